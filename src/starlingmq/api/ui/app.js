@@ -3,7 +3,7 @@
 import {$, LoginNeeded, api, el, forgetWhatLacks, heading, maybe, replace} from "./base.js";
 import {choose, language, t} from "./language.js";
 import {Log} from "./log.js";
-import {makeTabs, showAlarms, showTab} from "./tabs.js";
+import {criticalAlarms, makeTabs, showAlarms, showTab} from "./tabs.js";
 import {Tail} from "./tail.js";
 import {Trace} from "./trace.js";
 import {VIEWS} from "./views.js";
@@ -102,8 +102,9 @@ async function refresh() {
     }
     $("node").textContent = `${seen.node} ${seen.version}`;
     const degraded = seen.cluster && seen.cluster.status !== "healthy";
-    $("state").textContent = seen.ready.reasons.join("; ") || (degraded ? seen.cluster.summary : t("serving"));
-    $("state").className = seen.ready.reasons.length || degraded ? "bad" : "ok";
+    const critical = criticalAlarms ? t("serving.critical", {count: criticalAlarms}) : "";
+    $("state").textContent = seen.ready.reasons.join("; ") || (degraded ? seen.cluster.summary : critical || t("serving"));
+    $("state").className = seen.ready.reasons.length || degraded || critical ? "bad" : "ok";
     $("state").title = degraded ? seen.cluster.next : "";
     settle(name, parts, Boolean(seen.cluster));
   } catch (error) {
@@ -114,7 +115,7 @@ async function refresh() {
 async function countAlarms() {
   if (document.hidden || $("login").open) return;
   const told = await maybe("/alarms").catch(() => null);
-  showAlarms(told?.alarms.length ?? 0, told?.alarms.some((one) => one.severity === "critical") ?? false);
+  showAlarms(told?.alarms.length ?? 0, told?.alarms.filter((one) => one.severity === "critical").length ?? 0);
 }
 
 addEventListener("hashchange", refresh);

@@ -23,6 +23,8 @@ const current = (link, is) => {
 };
 let shown = "";
 
+export let criticalAlarms = 0;
+
 export function makeTabs(titles) {
   for (const [group, names] of Object.entries(GROUPS)) {
     $("groups").append(el("a", {href: "#" + names[0], id: "group-" + group}, t("group." + group)));
@@ -32,6 +34,7 @@ export function makeTabs(titles) {
   $("groups").append(el("a", {href: "/docs"}, "API"));
   $("groups").setAttribute("aria-label", t("views"));
   $("tabs").setAttribute("aria-label", t("views.of_group"));
+  $("tabs").hidden = true; // until a view is shown
 }
 
 // The view of this name is shown; ``clustered``: this broker is a node of a cluster.
@@ -57,8 +60,9 @@ export function showTab(name, clustered) {
 
 // The number of alarms, at the view of alarms and at its group.
 export function showAlarms(count, critical) {
+  criticalAlarms = critical;
   for (const [id, title] of [["tab-alarms", t("tab.alarms")], ["group-now", t("group.now")]]) {
     $(id).textContent = title + (count ? ` (${count})` : "");
-    $(id).classList.toggle("bad", critical);
+    $(id).classList.toggle("bad", critical > 0);
   }
 }

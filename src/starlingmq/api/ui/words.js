@@ -332,6 +332,7 @@ export const WORDS = {
   "rules.topic": ["Topic or filter", "Topic oder Filter"],
   "rules.user": [" (user {user})", " (Benutzer {user})"],
   "serving": ["serving", "im Dienst"],
+  "serving.critical": ["serving, critical alarms: {count}", "im Dienst, kritische Alarme: {count}"],
   "session.absent": ["There is no session of this client: it has ended, or there never was one.",
     "Dieser Client hat keine Sitzung: sie ist zu Ende, oder es gab nie eine."],
   "session.all": ["Show all {count}", "Alle {count} zeigen"],
