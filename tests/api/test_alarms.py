@@ -191,7 +191,7 @@ async def test_operators_see_drops_and_certificates_that_end(
     ]
     told = r"queue_full: 600 messages dropped since \d\d:\d\d:\d\d, and it goes on"
     assert re.fullmatch(told, found["alarms"][1]["text"])
-    assert found["alarms"][1]["next"].startswith("find out whether the client is slow or gone for good")
+    assert found["alarms"][1]["next"].startswith("start the client that starlingmq ctl droppers names")
     assert found["alarms"][1]["page"] == "PLAYBOOK.html#dropped-messages"
     assert {one["node"] for one in found["alarms"]} == {broker.config.node.name}
     (one,) = (await ask(broker, "GET", "/api/v1/certificates")).json()["certificates"]
@@ -352,7 +352,9 @@ async def test_clients_that_acknowledge_nothing_are_an_alarm(serve: Serve, ask: 
         r"'stuck' has acknowledged nothing for 5\d s: 11 messages are in flight to it, 0 wait; nor has 1 other client"
     )
     assert re.fullmatch(told, alarm["text"]), alarm["text"]
-    assert "top --sort inflight" in alarm["next"]
+    assert "ctl kick disconnects it" in alarm["next"] and "no session expiry" in alarm["next"]
+    told = (await ask(broker, "DELETE", "/api/v1/client", params={"client_id": "stuck"})).json()
+    assert told["done"] == "disconnected; 11 messages ended with its session, which had no expiry"
 
 
 async def test_a_disk_with_little_room_is_an_alarm(serve: Serve, ask: Ask, tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ async def test_sessions_and_one_of_them(serve: Serve, join: Join, ask: Ask) -> N
 async def test_a_client_is_kicked_and_a_session_ended(serve: Serve, join: Join, ask: Ask) -> None:
     broker = await serve()
     peer = await join(broker, "a/b", properties={SESSION_EXPIRY_INTERVAL: 100})
-    assert (await ask(broker, "DELETE", "/api/v1/client", params={"client_id": "a/b"})).status_code == 200
+    told = await ask(broker, "DELETE", "/api/v1/client", params={"client_id": "a/b"})
+    assert told.status_code == 200 and told.json()["done"] == "disconnected"
     assert (await peer.expect(Disconnect)).reason == 0x98
     assert (await ask(broker, "DELETE", "/api/v1/client", params={"client_id": "a/b"})).status_code == 404
     assert "a/b" in broker.state.ctx.sessions

@@ -179,7 +179,9 @@ class Conditions:
             others = f"; nor have {more:,} other clients" if more > 1 else "; nor has 1 other client" if more else ""
             waiting = f"{inflight(session):,} messages are in flight to it, {queued(session):,} wait"
             text = f"{client_id!r} has acknowledged nothing for {now - since:,.0f} s: {waiting}{others}"
-            advice = "see starlingmq top --sort inflight; restart the client's program"
+            advice = "restart the client's program; starlingmq ctl kick disconnects it"
+            if session.expiry == 0:
+                advice += ", but it has no session expiry: these messages end with its connection"
             yield Condition("unacknowledged", "", "warning", text, advice)
 
     def _drops(self) -> Iterator[Condition]:

@@ -30,8 +30,8 @@ PAGES: Final = {
 
 DROPPED: Final = {
     "queue_full": (
-        "find out whether the client is slow or gone for good (starlingmq ctl droppers); set a session "
-        "expiry, or a larger queue"
+        "start the client that starlingmq ctl droppers names, or end its session if it is gone for good (ctl end); for "
+        "more room raise mqtt.max_mqueue_len and limits.queue_bytes"
     ),
     "search_limit": (
         "use topics of fewer levels; look for clients with thousands of patterns (ctl subscriptions), and set "
@@ -44,7 +44,7 @@ DROPPED: Final = {
     "offline_qos0": "nothing: intended by the setting; use QoS 1 if the messages matter",
     "expired": "nothing: intended by the publisher",
     "packet_too_large": "raise the Maximum Packet Size of the client's CONNECT",
-    "session_ended": "check session expiry and clean starts of the clients",
+    "session_ended": "nothing if you ended or kicked the client; otherwise check session expiry and clean starts",
     "unsettled_qos2": "bring nodes that are down back quickly; use QoS 1 where a duplicate does less harm than a gap",
     "returned_qos2": "let a node pass its messages on before it is removed: ctl cluster leave instead of forget",
     "await_rel_timeout": "find the publisher that gave up in the middle of a handshake",

@@ -407,17 +407,19 @@ class SessionActions:
         merge=done_at,
         ctl="kick client_id",
         audit="closed the connection of client {client_id!r}",
-        said="{client_id} was disconnected from {nodes}",
+        said="{client_id} at {nodes} was {done}",
     )
     async def kick(self, report: Report, request: OneClient) -> DoneHere:
         """Disconnect a client; its session is kept according to its expiry."""
         session = self._find(request.client_id)
         if session is None or session.client is None:
             return DoneHere(False)
+        lost = inflight(session) + queued(session) if session.expiry == 0 else 0
         self.state.ctx.at(self.driver.clock())
         self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
         self.driver.request_turn()
-        return DoneHere(True, "disconnected")
+        ended = f"; {lost:,} messages ended with its session, which had no expiry" if lost else ""
+        return DoneHere(True, f"disconnected{ended}")
 
     @action(
         "session.end",
