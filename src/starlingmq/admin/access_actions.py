@@ -193,7 +193,7 @@ class AccessActions:
         auth = node.config().auth
         if methods_of(auth) or node.access.own_hook is not None:
             return
-        if api != "operator" and not (auth.api.users or auth.api.token_file):
+        if api != "operator" and not (auth.api.users or auth.api.token_file or auth.api.oidc.operators):
             raise TableRefused(
                 409, "the first user has to be an operator (api), since the HTTP API asks for a login then"
             )

@@ -200,6 +200,7 @@ def _of_cluster(config: Config) -> Iterator[Expiration]:
 
 def _of_tokens(config: Config) -> Iterator[Expiration]:
     yield from _key_set("auth.jwt.jwks_file", config.auth.jwt.jwks_file)
+    yield from _first("authority", "auth.api.oidc.ca", config.auth.api.oidc.ca, certificates)
     for setting, path in (
         ("auth.api.token_file", config.auth.api.token_file),
         ("nats.token_file", config.nats.token_file),

@@ -37,7 +37,16 @@ if TYPE_CHECKING:
     from starlingmq.net.peers.cluster_shell import Cluster
 
 BOUNDS: Final = [f"{1e-6 * 2**bucket:.6f}" for bucket in range(BUCKETS - 1)] + ["+Inf"]
-HTTP_REFUSALS: Final = ("password", "token", "banned", "busy", "proxied", "unset")  # reasons of ``api.guard``
+HTTP_REFUSALS: Final = (  # reasons of ``api.guard``
+    "password",
+    "token",
+    "banned",
+    "busy",
+    "proxied",
+    "unset",
+    "oidc",
+    "provider",
+)
 LABELS_MAX: Final = 200  # nodes, streams and groups with values of their own
 FAMILIES: Final[dict[str, tuple[Any, list[str], str]]] = {
     key.partition("{")[0]: (family, key.partition("{")[2].rstrip("}").split(",") if "{" in key else [], text)

@@ -1,4 +1,5 @@
-"""Authorization for the HTTP API: by a token of the token file, or by name and password of a listed user.
+"""Authorization for the HTTP API: by a token of the token file, by name and password of a listed user, or by a session
+that began with a login by OpenID Connect.
 
 Without either, all who reach a loopback listener may administer the broker; but not once clients have to log in, and
 not through a proxy (``guard``), which may serve others.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.auth.stored_access import NOTHING_STORED, ApiRole, StoredAccess
 from starlingmq.auth.token_file import is_known, read_tokens
 from starlingmq.config.api_section import guarded
 from starlingmq.config.auth_section import AuthConfig
+from starlingmq.config.cluster_section import cluster_secret
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config, has_logins
 from starlingmq.hooks import AuthRequest
@@ -21,6 +24,7 @@ from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from starlingmq.api.oidc_login import OidcLogin, OidcSession
     from starlingmq.auth.password_file import PasswordFile
     from starlingmq.auth.passwords import Hashing, Passwords
 
@@ -33,17 +37,25 @@ class Busy(Exception):
 
 class HttpAuthorization:
     """``hashing`` is that of the broker, ``stored`` the users that operators made; None: they are not known yet,
-    so there may be some. Raises ConfigError for unusable files. Call ``close`` at the end."""
+    so there may be some. ``secret`` signs sessions where there is no ``cluster.secret``. Raises ConfigError for unusable
+    files. Call ``close`` at the end."""
 
     asks: bool  # for a login
     has_login: bool  # with which a client can be admitted
 
-    def __init__(self, config: Config, hashing: Hashing | None, stored: StoredAccess | None = NOTHING_STORED) -> None:
+    def __init__(
+        self,
+        config: Config,
+        hashing: Hashing | None,
+        stored: StoredAccess | None = NOTHING_STORED,
+        secret: bytes = b"",
+    ) -> None:
         auth = config.auth
         self._config = config
         self._tokens = read_tokens(auth.api.token_file, "auth.api.token_file") if auth.api.token_file else []
         self._file = _users_of_file(auth) if auth.password.file else None
         self._passwords: Passwords | None = None
+        self.oidc: OidcLogin | None = _logins_of(config, secret) if auth.api.oidc.issuer else None
         self.use(stored, hashing)
 
     def use(self, stored: StoredAccess | None, hashing: Hashing | None) -> None:
@@ -67,9 +79,16 @@ class HttpAuthorization:
         self.asks = self.has_login or stored is None or bool(table.users) or has_logins(self._config)
 
     def by_token(self, authorization: str) -> str | None:
-        """A name for a client whose header has a token of the file; None for any other."""
-        scheme, _, credentials = authorization.partition(" ")
-        return BEARER if scheme.lower() == "bearer" and self._known(credentials.strip()) else None
+        """A name for a client whose header has a token of the file, or of a session that holds; None for any other."""
+        if self._known(authorization):
+            return BEARER
+        session = self._session(authorization)
+        return session.user if session is not None and session.holds else None
+
+    def has_ended(self, authorization: str) -> bool:
+        """Whether the header has the token of a session that does not hold any more: no guess."""
+        session = self._session(authorization)
+        return session is not None and not session.holds
 
     async def by_password(self, authorization: str, peer: str) -> str | None:
         """The user name of a client whose header has the right password of a listed user; None for any other. Raises
@@ -79,7 +98,8 @@ class HttpAuthorization:
 
     def only_views(self, authorization: str) -> bool:
         """Whether a client that was admitted with this header may only look."""
-        return self.by_token(authorization) is None and self.name_in(authorization) in self._viewers
+        session = None if self._known(authorization) else self._session(authorization)
+        return self.name_in(authorization) in self._viewers if session is None else not session.operates
 
     def holds(self, authorization: str, proof: object) -> bool:
         """Whether a client that was admitted with this header, and with a password that matched ``proof``, would be
@@ -103,8 +123,14 @@ class HttpAuthorization:
         scheme, _, credentials = authorization.partition(" ")
         return _name_and_password(credentials.strip())[0] if scheme.lower() == "basic" else ""
 
-    def _known(self, token: str) -> bool:
-        return is_known(token.encode(), self._tokens)
+    def _known(self, authorization: str) -> bool:
+        """Whether the header has a token of the file."""
+        token = _token(authorization)
+        return token is not None and is_known(token.encode(), self._tokens)
+
+    def _session(self, authorization: str) -> OidcSession | None:
+        token = None if self.oidc is None else _token(authorization)
+        return None if self.oidc is None or token is None else self.oidc.session(token)
 
     async def _user(self, credentials: str, peer: str) -> str | None:
         name, password = _name_and_password(credentials)
@@ -123,6 +149,22 @@ class HttpAuthorization:
     async def close(self) -> None:
         if self._passwords is not None:
             await self._passwords.close()
+        if self.oidc is not None:
+            await self.oidc.close()
+
+
+def _token(authorization: str) -> str | None:
+    scheme, _, credentials = authorization.partition(" ")
+    return credentials.strip() if scheme.lower() == "bearer" else None
+
+
+def _logins_of(config: Config, secret: bytes) -> OidcLogin:
+    """Raises ConfigError."""
+    try:
+        from starlingmq.api.oidc_login import OidcLogin
+    except ImportError as error:
+        raise ConfigError(f"auth.api.oidc: {error}; run pip install '.[auth]' in the sources") from None
+    return OidcLogin(config.auth.api.oidc, cluster_secret(config.cluster) or secret or token_bytes(32))
 
 
 def _name_and_password(credentials: str) -> tuple[str, bytes]:

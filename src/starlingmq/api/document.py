@@ -27,6 +27,11 @@ REFUSAL: Final = {
 SCHEMES: Final = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token from auth.api.token_file."},
     "password": {"type": "http", "scheme": "basic", "description": "A user from auth.api.users."},
+    "session": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The token that a login by OpenID Connect (/api/v1/login/start) ends with.",
+    },
 }
 
 
@@ -71,5 +76,5 @@ def _operation(operation: dict[str, Any], open_to_all: bool) -> dict[str, Any]:
     answers = {status: answer for status, answer in operation["responses"].items() if status != "400"}
     asked: list[dict[str, list[str]]] = []
     if not open_to_all:
-        asked = [{}, {"token": []}, {"password": []}]  # on loopback, no login may be required
+        asked = [{}, {"token": []}, {"password": []}, {"session": []}]  # on loopback, no login may be required
     return {**operation, "responses": {**answers, "default": REFUSAL}, "security": asked}

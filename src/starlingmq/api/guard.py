@@ -8,6 +8,7 @@ text of a path.
 | none | clients with a token or a password; all clients if no login is required (see below) |
 | ``PAGE`` | all: the files of the dashboard, which hold nothing about the broker |
 | ``HEALTH`` | all, under any host name, since probes use addresses |
+| ``LOGIN`` | all, but for pages of other sites: the steps of a login by OpenID Connect |
 | ``CONTENT`` | as none, but not to ``auth.api.viewers``: it shows what messages contain |
 
 No login is required at loopback listeners alone, while clients of MQTT and NATS need none either. A request that came
@@ -24,11 +25,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 from starlingmq.api.asgi import CHANGING, App, Receive, RequestRefused, Scope, Send, header, refuse
@@ -36,12 +37,18 @@ from starlingmq.api.authorization import Busy, HttpAuthorization
 from starlingmq.api.body import read_body, replay
 from starlingmq.api.connection_limit import Slots
 from starlingmq.auth.automatic_bans import AutomaticBans
+from starlingmq.auth.oidc_outcome import OidcError, ProviderUnavailable
 from starlingmq.config.api_section import NO_LOGIN_YET, SET_LOGIN
 from starlingmq.core.limits.address_key import network_key
 from starlingmq.log import SparingLog
 from starlingmq.net.own_origin import is_own, is_plain
 
+if TYPE_CHECKING:
+    from starlingmq.api.oidc_login import OidcLogin
+
 log = logging.getLogger("starlingmq.http")
+
+T = TypeVar("T")
 
 GOES_ON: Final = "goes_on"  # in the state of a request: a function that tells whether its client would be admitted now
 GUARD: Final = "guard"  # in the same: that of the broker
@@ -50,14 +57,18 @@ SHOWS_CONTENT: Final = "shows_content"  # the key in ``opt`` of a handler
 CONTENT: Final = {SHOWS_CONTENT: True}
 PAGE: Final = {OPEN: "page"}
 HEALTH: Final = {OPEN: "health"}
+LOGIN: Final = {OPEN: "login"}
 
 PROXIED: Final = frozenset((b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip"))  # headers of proxies
 REQUESTS_MAX: Final = 64
 LOG_IN: Final = "a token or a password is required"
 ONLY_VIEWS: Final = "this user may look, but change nothing and not see messages (auth.api.viewers)"
+ENDED: Final = "the session has ended; log in again"
 WHO: Final = (b"www-authenticate", b'Bearer realm="starlingmq"')
 LOG_INS_MAX: Final = 64  # being checked, or wrong and delayed; fewer than the connections of an address
 LOG_INS_PER_ADDRESS: Final = 16
+PROVIDER_LOG_INS_MAX: Final = 32  # waiting for the OpenID Connect provider, which may be slow
+PROVIDER_LOG_INS_PER_ADDRESS: Final = 8
 NAME_SHOWN: Final = 128  # characters of a user name in the log
 REFUSALS: Final = {
     "password": "wrong user name or password",
@@ -66,6 +77,8 @@ REFUSALS: Final = {
     "busy": "too many logins wait for verification",
     "proxied": "it came through a proxy, whose clients need a login",
     "unset": NO_LOGIN_YET,
+    "oidc": "by OpenID Connect: %s",
+    "provider": "the OpenID Connect provider is not available: %s",
 }
 BANNED_SECONDS: Final = 1.0  # delay of a wrong login from a banned address
 
@@ -89,6 +102,7 @@ class Guard:
         self.lines = lines
         self._requests = Slots(REQUESTS_MAX, REQUESTS_MAX, "requests")
         self._log_ins = Slots(LOG_INS_MAX, LOG_INS_PER_ADDRESS, "log-ins")
+        self._at_provider = Slots(PROVIDER_LOG_INS_MAX, PROVIDER_LOG_INS_PER_ADDRESS, "log-ins")
 
     async def pass_on(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -105,7 +119,7 @@ class Guard:
         open_to = scope["route_handler"].opt.get(OPEN)
         if open_to == HEALTH[OPEN]:
             return
-        if open_to is None and _from_another_site(scope):
+        if open_to in (None, LOGIN[OPEN]) and _from_another_site(scope):
             raise RequestRefused(403, "requests by pages of another site are not answered")
         host = header(scope, b"host")
         if open_to is None and not self.access.asks:
@@ -171,15 +185,14 @@ class Guard:
             raise RequestRefused(401, NO_LOGIN_YET)
         if not authorization:
             raise RequestRefused(401, LOG_IN, [WHO])
+        if self.access.has_ended(authorization):
+            raise RequestRefused(401, ENDED, [WHO])
         with self._log_ins.taken(network_key(scope["client"][0])):
             return await self._log_in(authorization, scope["client"][0])
 
     async def _log_in(self, authorization: str, address: str) -> str:
         name = self.access.name_in(authorization)
-        if self.bans.of(monotonic(), address, name, "") is not None:
-            self._note_refusal("banned", address, name)
-            await asyncio.sleep(BANNED_SECONDS)
-            raise RequestRefused(403, "this address or user is banned for a while")
+        await self._refuse_banned(address, name)
         try:
             who = await self.access.by_password(authorization, f"{address}:0")
         except Busy:
@@ -191,16 +204,44 @@ class Guard:
             return who
         reason = "password" if self.access.is_basic(authorization) else "token"
         self._note_refusal(reason, address, name)
+        await self._count_failure(address, name)
+        raise RequestRefused(401, REFUSALS[reason], [WHO])
+
+    async def log_in_by_provider(self, address: str, step: Callable[[OidcLogin], Awaitable[T]]) -> T:
+        """One step of a login by OpenID Connect. Raises RequestRefused."""
+        if self.access.oidc is None:
+            raise RequestRefused(404, "this broker has no OpenID Connect provider (auth.api.oidc)")
+        with self._at_provider.taken(network_key(address)):
+            await self._refuse_banned(address, "")
+            try:
+                return await step(self.access.oidc)
+            except ProviderUnavailable as error:
+                self._note_refusal("provider", address, "", str(error))
+                raise RequestRefused(503, REFUSALS["provider"] % error) from None
+            except OidcError as error:
+                self._note_refusal("oidc", address, "", str(error))
+                await self._count_failure(address, "")
+                raise RequestRefused(403, str(error)) from None
+
+    async def _refuse_banned(self, address: str, name: str) -> None:
+        """Raises RequestRefused."""
+        if self.bans.of(monotonic(), address, name, "") is not None:
+            self._note_refusal("banned", address, name)
+            await asyncio.sleep(BANNED_SECONDS)
+            raise RequestRefused(403, "this address or user is banned for a while")
+
+    async def _count_failure(self, address: str, name: str) -> None:
+        """A login was wrong. Returns when its answer is due."""
         delay, ban = self.bans.failed(monotonic(), address, name)
         if ban is not None:
             log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
         await asyncio.sleep(delay)
-        raise RequestRefused(401, REFUSALS[reason], [WHO])
 
-    def _note_refusal(self, reason: str, address: str, name: str) -> None:
+    def _note_refusal(self, reason: str, address: str, name: str, detail: str = "") -> None:
         self.refused[reason] += 1
         whom = f" as {name[:NAME_SHOWN]!r}" if name else ""
-        self.lines.warning("login from %s%s to the HTTP API refused: %s", address, whom, REFUSALS[reason])
+        why = REFUSALS[reason] % detail if detail else REFUSALS[reason]
+        self.lines.warning("login from %s%s to the HTTP API refused: %s", address, whom, why)
 
 
 def _from_another_site(scope: Scope) -> bool:

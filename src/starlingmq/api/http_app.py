@@ -13,7 +13,7 @@ from litestar.types import ASGIApp
 
 from starlingmq._version import __version__
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.api import declared_routes, health, live, metrics, nats_views, pages
+from starlingmq.api import declared_routes, health, live, login, metrics, nats_views, pages
 from starlingmq.api.asgi import App, Receive, Scope, Send
 from starlingmq.api.document import Document
 from starlingmq.api.entrance import Entrance
@@ -45,7 +45,7 @@ def guarded(app: ASGIApp) -> ASGIApp:
 @cache
 def routed() -> Litestar:
     """The application of this process."""
-    parts = {"live": live.routes(), **declared_routes.routes()}
+    parts = {"live": live.routes(), "login": login.routes(), **declared_routes.routes()}
     routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
     return Litestar(
         route_handlers=[

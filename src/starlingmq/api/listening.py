@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from secrets import token_bytes
 from typing import TYPE_CHECKING
 
 from starlingmq.api.authorization import HttpAuthorization
@@ -35,8 +36,9 @@ class HttpSide:
         config = served.local_node.config()
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
+        self._secret = token_bytes(32)  # sessions outlast a reload
         self._guard = Guard(
-            HttpAuthorization(config, served.local_node.hashing(), served.local_node.table.known),
+            self.prepare(config, served.local_node.hashing()),
             served.local_node.bans,
             config.auth.api.hosts,
             served.local_node.http_refusals,
@@ -61,7 +63,7 @@ class HttpSide:
 
     def prepare(self, config: Config, hashing: Hashing | None) -> HttpAuthorization:
         """Prepare a reload. Raises ConfigError, and then nothing has changed."""
-        return HttpAuthorization(config, hashing, self.served.local_node.table.known)
+        return HttpAuthorization(config, hashing, self.served.local_node.table.known, self._secret)
 
     def use(self, hashing: Hashing | None) -> None:
         """Users that operators made have changed."""

@@ -11,7 +11,7 @@ from starlingmq import compiled
 from starlingmq.cli.doctor_checks import CheckResult, fault, good, risk
 from starlingmq.cli.start_check import check_start
 from starlingmq.config.api_section import API_SCHEMES
-from starlingmq.config.listeners_section import is_local
+from starlingmq.config.networks import is_local
 from starlingmq.config.settings import Config, ConfigError, misspelled_variables
 from starlingmq.net.listeners.tls import TlsError
 from starlingmq.net.listeners.urls import ListenerError

@@ -180,7 +180,12 @@ def _secret_files(config: Config) -> list[Path]:
     """Files with tokens, shared secrets and password hashes."""
     auth = config.auth
     named: list[str | None] = [auth.password.file, auth.api.token_file, auth.jwt.secret_file, config.nats.token_file]
-    named += [config.streams.token_file, config.tracing.headers_file, config.cluster.secret_file]
+    named += [
+        auth.api.oidc.client_secret_file,
+        config.streams.token_file,
+        config.tracing.headers_file,
+        config.cluster.secret_file,
+    ]
     return [Path(name) for name in dict.fromkeys(named) if name]
 
 

@@ -42,7 +42,7 @@ def _check_auth(config: Config) -> list[str]:
     hashing = access.hashing_for(config)
     chain = access.make_chain(config, hashing)
     access.verifier(config)
-    if config.auth.api.token_file or config.auth.api.users or config.auth.api.viewers:
+    if guarded(config.auth.api):
         from starlingmq.api.authorization import HttpAuthorization
 
         HttpAuthorization(config, hashing)

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from starlingmq.config.oidc_section import OidcConfig, check_oidc
 from starlingmq.config.section_types import ConfigError, Section
 
 API_SCHEMES: Final = ("http", "https")
@@ -37,11 +38,14 @@ class ApiConfig(Section, frozen=True):
             "that has no authentication."
         ),
     ] = ()
+    oidc: Annotated[OidcConfig, Meta(description="Logins to the dashboard by an OpenID Connect provider.")] = (
+        OidcConfig()
+    )
 
 
 def guarded(api: ApiConfig) -> bool:
     """Whether the API requires a login."""
-    return bool(api.token_file or api.users or api.viewers)
+    return bool(api.token_file or api.users or api.viewers or api.oidc.issuer)
 
 
 def check_api(api: ApiConfig, password_file: str) -> None:
@@ -49,6 +53,7 @@ def check_api(api: ApiConfig, password_file: str) -> None:
     for name, users in (("users", api.users), ("viewers", api.viewers)):
         if users and not password_file:
             raise ConfigError(f"auth.api.{name}: needs auth.password.file")
+    check_oidc(api.oidc)
     for index, host in enumerate(api.hosts):
         if not host or "/" in host or (":" in host and not host.startswith("[")):
             raise ConfigError(

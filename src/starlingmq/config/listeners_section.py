@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -135,17 +134,3 @@ def check_listeners(listeners: tuple[ListenerConfig, ...]) -> None:
             )
         if listener.advertise:
             check_dialled(listener.advertise, f"listeners[{index}].advertise")
-
-
-def is_local(url: str) -> bool:
-    """Whether only this machine can reach the listener. Names other than localhost are not resolved: False."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return True
-    host = parts.hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlingmq.config.section_types import ConfigError
 
@@ -68,5 +69,19 @@ def is_wildcard(host: str) -> bool:
     """Whether the host stands for all addresses of a machine, so that it cannot be dialled."""
     try:
         return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def is_local(url: str) -> bool:
+    """Whether only this machine can reach the listener. Names other than localhost are not resolved: False."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return True
+    host = parts.hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

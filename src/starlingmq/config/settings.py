@@ -31,11 +31,11 @@ from starlingmq.config.listeners_section import (
     NATS_SCHEMES,
     ListenerConfig,
     check_listeners,
-    is_local,
     listener_sections,
 )
 from starlingmq.config.mqtt_section import MqttConfig
 from starlingmq.config.nats_section import NatsConfig, check_nats
+from starlingmq.config.networks import is_local
 from starlingmq.config.secret_masking import masked_setting, without_login
 from starlingmq.config.section_types import ConfigError, Duration, Section
 from starlingmq.config.storage_section import StorageConfig, check_storage

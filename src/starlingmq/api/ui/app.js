@@ -2,6 +2,7 @@
 
 import {$, LoginNeeded, api, el, forgetWhatLacks, heading, maybe, replace} from "./base.js";
 import {choose, language, t} from "./language.js";
+import {finish, isLoggedIn, logOut, offer} from "./login.js";
 import {Log} from "./log.js";
 import {criticalAlarms, makeTabs, showAlarms, showTab} from "./tabs.js";
 import {Tail} from "./tail.js";
@@ -27,6 +28,7 @@ $("language").addEventListener("change", () => choose($("language").value));
 let turn = 0;
 let live = null; // the view that goes on by itself, while it is shown
 let liveAt = "";
+let refusal = ""; // why a login by the provider has failed
 
 // While a login is verified, which may take seconds.
 function verifying(busy) {
@@ -39,6 +41,7 @@ $("login").querySelector("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const bytes = new TextEncoder().encode($("user").value + ":" + $("password").value);
   const basic = "Basic " + btoa(String.fromCharCode(...bytes));
+  sessionStorage.removeItem("logout");
   sessionStorage.setItem("authorization", $("token").value ? "Bearer " + $("token").value : basic);
   $("refused").textContent = "";
   verifying(true);
@@ -46,7 +49,11 @@ $("login").querySelector("form").addEventListener("submit", async (event) => {
   verifying(false);
 });
 
+$("logout").addEventListener("click", logOut);
+
 function settle(name, parts, clustered) {
+  refusal = "";
+  $("logout").hidden = !isLoggedIn();
   $("login").close();
   $("view").classList.remove("stale");
   if (parts) replace($("view"), parts);
@@ -56,9 +63,13 @@ function settle(name, parts, clustered) {
 
 function complain(error) {
   if (error instanceof LoginNeeded) {
-    $("refused").textContent = error.first ? "" : error.message;
+    $("refused").textContent = error.first ? refusal : error.message;
     sessionStorage.removeItem("authorization");
-    if (!$("login").open) $("login").showModal();
+    $("logout").hidden = true;
+    if (!$("login").open) {
+      $("login").showModal();
+      offer((why) => { $("refused").textContent = why; }).catch(() => {}); // a broker that does not answer is told below
+    }
     return;
   }
   forgetWhatLacks(); // it may come back as another version
@@ -118,6 +129,7 @@ async function countAlarms() {
   showAlarms(told?.alarms.length ?? 0, told?.alarms.filter((one) => one.severity === "critical").length ?? 0);
 }
 
+refusal = await finish();
 addEventListener("hashchange", refresh);
 setInterval(countAlarms, ALARMS_MS);
 setInterval(() => { if (!document.hidden && !$("login").open) refresh(); }, EVERY_MS);

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from starlingmq.config.cluster_section import split_address
-from starlingmq.config.listeners_section import is_local
-from starlingmq.config.networks import is_loopback, is_wildcard
+from starlingmq.config.networks import is_local, is_loopback, is_wildcard
 from starlingmq.net.broker_loop import client_sockets
 from starlingmq.net.client_owner import ClientOwner, OtherOwner
 from starlingmq.net.client_socket import ClientSocket
