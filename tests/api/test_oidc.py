@@ -1,0 +1,601 @@
+"""Logins by OpenID Connect: with a real provider, and with one that lies, is slow, or is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import jwt
+import pytest
+
+from starlingmq import Broker
+from starlingmq.api import guard, oidc_login
+from starlingmq.auth import oidc_provider
+from starlingmq.config.settings import ConfigError, from_tree
+from tests.patience import within
+
+from .conftest import Ask, Passwd, Serve
+from .providers import (
+    HostileProvider,
+    Key,
+    Person,
+    bearer,
+    hostile_provider,
+    needs_provider,
+    real_provider,
+    settings,
+)
+
+OURS: Final = Key("ours")
+FOREIGN: Final = Key("ours")  # the same id, another key
+PUBLISH: Final = {"topic": "a", "payload": "x"}
+
+
+async def begin(ask: Ask, broker: Broker) -> dict[str, str]:
+    answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+    assert answer.status_code == 200, answer.text
+    told: dict[str, str] = answer.json()
+    return told
+
+
+async def finish(ask: Ask, broker: Broker, sent: dict[str, str], attempt: str) -> httpx.Response:
+    body = {"code": sent.get("code", ""), "state": sent["state"], "attempt": attempt, "issuer": sent.get("iss", "")}
+    return await ask(broker, "POST", "/api/v1/login/finish", json=body)
+
+
+@asynccontextmanager
+async def person(name: str) -> AsyncIterator[Person]:
+    found = Person(name)
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+async def log_in(ask: Ask, broker: Broker, name: str) -> httpx.Response:
+    begun = await begin(ask, broker)
+    async with person(name) as browser:
+        return await finish(ask, broker, await browser.log_in(begun["address"]), begun["attempt"])
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+# With a real provider
+
+
+@needs_provider
+@pytest.mark.parametrize("in_token", [True, False])
+async def test_an_operator_logs_in_and_the_log_names_the_person(
+    serve: Serve, ask: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture, in_token: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with real_provider(in_token=in_token) as issuer:
+        broker = await serve(auth=settings(issuer, tmp_path))
+        assert (await ask(broker, "GET", "/api/v1/login")).json() == {"provider": urlsplit(issuer).netloc}
+        assert (await ask(broker, "GET", "/api/v1/overview")).status_code == 401
+        told = (await log_in(ask, broker, "olga")).json()
+    assert (told["user"], told["role"], told["expires_in"]) == ("oidc:olga", "operator", 3600)
+    assert "oidc:olga logged in to the HTTP API from 127.0.0.1 as operator" in caplog.text
+    ban = {"kind": "client", "name": "intruder", "seconds": 60}
+    answer = await ask(broker, "POST", "/api/v1/bans", json=ban, headers=bearer(told))
+    assert answer.status_code in (200, 201), answer.text
+    actions = (await ask(broker, "GET", "/api/v1/actions", headers=bearer(told))).json()
+    assert "oidc:olga on " in json.dumps(actions)
+
+
+@needs_provider
+async def test_groups_decide_what_a_person_may_do(
+    serve: Serve, ask: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with real_provider() as issuer:
+        broker = await serve(auth=settings(issuer, tmp_path))
+        told = (await log_in(ask, broker, "vera")).json()
+        nobody = await log_in(ask, broker, "nils")
+    assert told["role"] == "viewer"
+    assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == 200
+    assert (await ask(broker, "GET", "/api/v1/tail?filter=%23", headers=bearer(told))).status_code == 403
+    assert (await ask(broker, "POST", "/api/v1/publish", json=PUBLISH, headers=bearer(told))).status_code == 403
+    assert nobody.status_code == 403 and "token" not in nobody.json()
+    assert "login from 127.0.0.1 to the HTTP API refused: by OpenID Connect: user 'nils' is in no group" in caplog.text
+
+
+@needs_provider
+async def test_a_public_client_logs_in_without_a_secret(serve: Serve, ask: Ask, tmp_path: Path) -> None:
+    async with real_provider() as issuer:
+        auth = settings(issuer, tmp_path, client_id="public", client_secret_file="")
+        assert (await log_in(ask, await serve(auth=auth), "olga")).status_code == 200
+
+
+@needs_provider
+async def test_a_login_is_finished_once_and_by_the_browser_that_began_it(
+    serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    async with real_provider() as issuer:
+        broker = await serve(auth=settings(issuer, tmp_path))
+        mine, other = await begin(ask, broker), await begin(ask, broker)
+        async with person("olga") as browser:
+            sent = await browser.log_in(mine["address"])
+        stolen = await finish(ask, broker, sent, other["attempt"])
+        assert stolen.status_code == 403 and "another browser (state)" in stolen.text
+        changed = await finish(ask, broker, {**sent, "state": "x"}, mine["attempt"])
+        assert changed.status_code == 403 and "another browser (state)" in changed.text
+        assert (await finish(ask, broker, sent, mine["attempt"])).status_code == 200
+        again = await finish(ask, broker, sent, mine["attempt"])
+        assert again.status_code == 403 and "used already" in again.text
+
+
+@needs_provider
+async def test_any_node_of_a_cluster_finishes_a_login_once_and_knows_its_session(
+    serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    """Two brokers with the same ``cluster.secret``, by which alone nodes know attempts and sessions of each other."""
+    async with real_provider() as issuer:
+        auth = settings(issuer, tmp_path)
+        secret = {"secret": "a-secret-of-the-cluster-0123456789"}
+        first, second = await serve(auth=auth, cluster=secret), await serve(auth=auth, cluster=secret)
+        stranger = await serve(auth=auth)
+        begun = await begin(ask, first)
+        async with person("olga") as browser:
+            sent = await browser.log_in(begun["address"])
+        assert "another broker" in (await finish(ask, stranger, sent, begun["attempt"])).text
+        told = (await finish(ask, second, sent, begun["attempt"])).json()
+        again = await finish(ask, first, sent, begun["attempt"])
+    assert again.status_code == 403 and "refuses: invalid_grant" in again.text
+    for broker, status in ((first, 200), (second, 200), (stranger, 401)):
+        assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == status
+
+
+@needs_provider
+async def test_new_keys_of_the_provider_are_fetched(
+    serve: Serve, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc_provider, "RETRY_SECONDS", 0.0)
+    port = free_port()
+    async with real_provider(port=port) as issuer:
+        broker = await serve(auth=settings(issuer, tmp_path))
+        assert (await log_in(ask, broker, "olga")).status_code == 200
+    async with real_provider(port=port):
+        assert (await log_in(ask, broker, "olga")).status_code == 200
+
+
+@needs_provider
+async def test_a_code_is_worth_nothing_with_the_verifier_of_another_login(
+    serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    async with real_provider() as issuer:
+        broker = await serve(auth=settings(issuer, tmp_path))
+        victim, thief = await begin(ask, broker), await begin(ask, broker)
+        async with person("olga") as browser:
+            code = (await browser.log_in(victim["address"]))["code"]
+        state = parse_qs(urlsplit(thief["address"]).query)["state"][0]
+        answer = await finish(ask, broker, {"code": code, "state": state}, thief["attempt"])
+        assert answer.status_code == 403 and "refuses: invalid_grant" in answer.text
+
+
+# With a provider that lies
+
+
+@pytest.fixture
+async def hostile() -> AsyncIterator[HostileProvider]:
+    async with hostile_provider(OURS) as provider:
+        yield provider
+
+
+async def lied(ask: Ask, broker: Broker, provider: HostileProvider) -> httpx.Response:
+    """The answer to a login at this provider."""
+    begun = await begin(ask, broker)
+    asked = parse_qs(urlsplit(begun["address"]).query)
+    provider.nonce = provider.nonce or asked["nonce"][0]
+    sent = {"code": "x", "state": asked["state"][0], "iss": provider.issuer}
+    answer = await finish(ask, broker, sent, begun["attempt"])
+    provider.nonce = ""
+    return answer
+
+
+def with_hmac(claims: dict[str, Any]) -> str:
+    """Signed with the public key, as if it were a shared secret."""
+    body = ".".join(
+        jwt.utils.base64url_encode(json.dumps(one).encode()).decode() for one in ({"alg": "HS256", "kid": "ours"}, claims)
+    )
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    key = OURS.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    import hmac
+
+    return f"{body}.{jwt.utils.base64url_encode(hmac.digest(key, body.encode(), 'sha256')).decode()}"
+
+
+LIES: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "another nonce": ({"nonce": "x"}, "another login (nonce)"),
+    "no nonce": ({"nonce": None}, "another login (nonce)"),
+    "a nonce that is no text": ({"nonce": ["x"]}, "another login (nonce)"),
+    "another audience": ({"aud": "other"}, "another client (aud)"),
+    "no audience": ({"aud": None}, "lacks a required claim"),
+    "several audiences, no azp": ({"aud": ["broker", "other"]}, "another client (azp)"),
+    "azp of another client": ({"azp": "other"}, "another client (azp)"),
+    "another issuer": ({"iss": "https://evil.example"}, "another issuer (iss)"),
+    "a longer issuer": ({"iss": "ISSUER/"}, "another issuer (iss)"),
+    "expired": ({"exp": 1000}, "has expired (exp)"),
+    "no expiry": ({"exp": None}, "lacks a required claim"),
+    "an expiry that is no number": ({"exp": "x"}, "is not valid"),
+    "from the future": ({"iat": 9999999999}, "is not valid yet"),
+    "not valid yet": ({"nbf": 9999999999}, "is not valid yet"),
+    "no subject": ({"sub": None}, "lacks a required claim"),
+    "no name": ({"preferred_username": ""}, "no usable user name"),
+    "a name of two lines": ({"preferred_username": "olga\nroot"}, "no usable user name"),
+    "a name that is a number": ({"preferred_username": 1}, "no usable user name"),
+    "no group of ours": ({"groups": ["brokers2", ["brokers"], 1]}, "is in no group"),
+    "groups in an object": ({"groups": {"brokers": True}}, "is in no group"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_an_id_token_that_is_not_right_lets_nobody_in(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, lie: str
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    assert (await lied(ask, broker, hostile)).status_code == 200
+    claims, problem = LIES[lie]
+    hostile.userinfo = {"sub": "1"}
+    hostile.claims = {name: one.replace("ISSUER", hostile.issuer) if isinstance(one, str) else one for name, one in claims.items()}
+    answer = await lied(ask, broker, hostile)
+    assert answer.status_code == 403 and problem in answer.json()["error"], answer.text
+
+
+FORGED: Final[dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
+    "none": (lambda claims: jwt.encode(claims, None, "none"), "not signed by a key"),
+    "none, with our id": (lambda claims: jwt.encode(claims, None, "none", headers={"kid": "ours"}), "not signed by a key"),
+    "HMAC with the public key": (with_hmac, "not signed by a key"),
+    "a foreign key": (lambda claims: jwt.encode(claims, FOREIGN.private, "RS256", headers={"kid": "ours"}), "not signed"),
+    "an unknown key": (lambda claims: jwt.encode(claims, FOREIGN.private, "RS256", headers={"kid": "x"}), "not signed"),
+    "another algorithm": (lambda claims: jwt.encode(claims, OURS.private, "RS512", headers={"kid": "ours"}), "not signed"),
+    "a changed claim": (
+        lambda claims: ".".join(
+            [
+                (parts := jwt.encode(claims, OURS.private, "RS256", headers={"kid": "ours"}).split("."))[0],
+                jwt.utils.base64url_encode(json.dumps({**claims, "sub": "2"}).encode()).decode(),
+                parts[2],
+            ]
+        ),
+        "not signed by a key",
+    ),
+    "no token": (lambda claims: "x", "no signed JSON Web Token"),
+    "an empty one": (lambda claims: "", "no signed JSON Web Token"),
+    "brackets": (lambda claims: jwt.utils.base64url_encode(b"[" * 9000).decode() + ".e30.x", "no signed JSON Web Token"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+async def test_an_id_token_of_another_signer_lets_nobody_in(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, forgery: str
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    hostile.token, problem = FORGED[forgery]
+    answer = await lied(ask, broker, hostile)
+    assert answer.status_code == 403 and problem in answer.json()["error"], answer.text
+    hostile.token = hostile.signed
+    assert (await lied(ask, broker, hostile)).status_code == 200
+
+
+async def test_userinfo_about_another_person_does_not_count(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    hostile.claims = {"groups": None}
+    for told, status in (({"sub": "2", "groups": ["brokers"]}, 403), ({"sub": "1", "groups": ["brokers"]}, 200)):
+        hostile.userinfo = told
+        assert (await lied(ask, broker, hostile)).status_code == status
+    hostile.claims = {"groups": ["staff"]}  # the ID token precedes
+    assert (await lied(ask, broker, hostile)).status_code == 403
+
+
+async def test_a_group_may_be_in_an_object_and_one_text(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path, roles_claim="realm.roles"))
+    for claims in ({"realm": {"roles": "brokers"}}, {"realm.roles": ["x", "brokers"]}):
+        hostile.claims = claims
+        assert (await lied(ask, broker, hostile)).status_code == 200
+
+
+async def test_an_answer_of_another_issuer_is_refused_before_its_code_is_sent_on(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    begun = await begin(ask, broker)
+    state = parse_qs(urlsplit(begun["address"]).query)["state"][0]
+    answer = await finish(ask, broker, {"code": "x", "state": state, "iss": "https://evil.example"}, begun["attempt"])
+    assert answer.status_code == 403 and "/token" not in hostile.asked
+
+
+BAD_METADATA: Final[dict[str, Any]] = {
+    "issuer": "https://evil.example",
+    "token_endpoint": "http://evil.example/token",
+    "authorization_endpoint": "javascript:alert(1)",
+    "jwks_uri": "https://user@evil.example/",
+    "end_session_endpoint": "https://",
+    "userinfo_endpoint": 7,
+}
+
+
+@pytest.mark.parametrize("name", BAD_METADATA)
+async def test_metadata_that_is_not_safe_is_not_used(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, name: str
+) -> None:
+    hostile.metadata = {name: BAD_METADATA[name]}
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+    assert answer.status_code == 503 and "provider" in answer.json()["error"], answer.text
+
+
+BAD_BODIES: Final = {"long": b"x" * (1 << 20), "deep": b"[" * 100_000, "text": b"hello", "list": b"[]", "none": b" "}
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/jwks", "/token", "/me"])
+async def test_answers_that_make_no_sense_are_refused_with_one_line(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc_provider, "RETRY_SECONDS", 0.0)
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    hostile.claims = {"groups": None}
+    for name, body in BAD_BODIES.items():
+        hostile.raw = {path: body}
+        answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+        if path in ("/jwks", "/token", "/me"):
+            answer = await lied(ask, broker, hostile)
+        assert answer.status_code == 503 and "\n" not in answer.json()["error"], (name, answer.text)
+
+
+# Time and work
+
+
+async def test_strangers_do_not_make_the_broker_fetch_keys_or_metadata_often(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    hostile.token = lambda claims: jwt.encode(claims, FOREIGN.private, "RS256", headers={"kid": "unknown"})
+    for _ in range(5):
+        assert (await lied(ask, broker, hostile)).status_code == 403
+    assert hostile.asked.count("/jwks") == 1
+    assert hostile.asked.count("/.well-known/openid-configuration") == 1
+
+
+async def test_a_provider_that_is_down_is_asked_rarely_and_passwords_go_on(
+    serve: Serve, ask: Ask, tmp_path: Path, passwd: Passwd, caplog: pytest.LogCaptureFixture
+) -> None:
+    auth = settings(f"http://127.0.0.1:{free_port()}", tmp_path)
+    auth["password"] = {"file": passwd(ann="right")}
+    auth["api"]["users"] = ["ann"]
+    broker = await serve(auth=auth)
+    for _ in range(3):
+        answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+        assert answer.status_code == 503 and "not available" in answer.text
+    assert (await ask(broker, "GET", "/api/v1/overview", auth=("ann", "right"))).status_code == 200
+    assert "refused: the OpenID Connect provider is not available" in caplog.text
+
+
+async def test_a_provider_that_does_not_answer_holds_up_few_and_nobody_else(
+    serve: Serve, ask: Ask, tmp_path: Path, passwd: Passwd, hostile: HostileProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth = settings(hostile.issuer, tmp_path)
+    auth["password"] = {"file": passwd(ann="right")}
+    auth["api"]["users"] = ["ann"]
+    broker = await serve(auth=auth)
+    hostile.silent = {"/.well-known/openid-configuration"}
+    monkeypatch.setattr(oidc_provider, "ANSWER_SECONDS", 3.0)
+    async with within(60), asyncio.TaskGroup() as group:
+        waiting = [
+            group.create_task(ask(broker, "POST", "/api/v1/login/start", json={}))
+            for _ in range(guard.PROVIDER_LOG_INS_PER_ADDRESS)
+        ]
+        await hostile.waits.wait()
+        while (more := await ask(broker, "POST", "/api/v1/login/start", json={})).status_code != 429:
+            assert more.status_code == 503
+        assert (await ask(broker, "GET", "/api/v1/overview", auth=("ann", "right"))).status_code == 200
+        assert not any(task.done() for task in waiting)
+    assert {task.result().status_code for task in waiting} == {503}
+    assert len(hostile.asked) == 1
+
+
+async def test_an_address_that_floods_the_provider_with_codes_is_banned(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    auth = settings(hostile.issuer, tmp_path)
+    auth["failures"]["limit"] = 3
+    broker = await serve(auth=auth)
+    hostile.raw = {"/token": b'{"id_token": "x"}'}
+    for _ in range(3):
+        assert (await lied(ask, broker, hostile)).status_code == 403
+    asked = len(hostile.asked)
+    answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+    assert answer.status_code == 403 and "banned" in answer.text and len(hostile.asked) == asked
+
+
+async def test_outstanding_logins_take_no_memory_and_used_ones_are_bounded(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc_login, "USED_MAX", 3)
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    assert broker._http is not None
+    oidc = broker._http._guard.access.oidc
+    assert oidc is not None
+    for _ in range(5):
+        await begin(ask, broker)
+    assert len(oidc._used) == 0
+    for _ in range(5):
+        assert (await lied(ask, broker, hostile)).status_code == 200
+    assert len(oidc._used) == 3
+
+
+# Sessions
+
+
+async def test_an_attempt_ends_after_ten_minutes(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(oidc_login, "ATTEMPT_SECONDS", -1)
+        answer = await lied(ask, broker, hostile)
+    assert answer.status_code == 403 and "too long" in answer.text
+
+
+async def test_a_session_ends_when_it_has_to_and_that_is_no_guess(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth = settings(hostile.issuer, tmp_path, session="10s")
+    auth["failures"]["limit"] = 2
+    broker = await serve(auth=auth)
+    told = (await lied(ask, broker, hostile)).json()
+    assert told["expires_in"] == 10
+    assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == 200
+    now = time.time()
+    monkeypatch.setattr(oidc_login.time, "time", lambda: now + 11)
+    for _ in range(5):
+        answer = await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))
+        assert answer.status_code == 401 and "session has ended" in answer.text
+    monkeypatch.undo()
+    assert (await lied(ask, broker, hostile)).status_code == 200  # not banned
+
+
+async def test_a_live_stream_ends_with_its_session(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    told = (await lied(ask, broker, hostile)).json()
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=broker.address("http"), trust_env=False))
+        answer = await stack.enter_async_context(
+            http.stream("GET", "/api/v1/tail", params={"filter": "#"}, headers=bearer(told))
+        )
+        lines = answer.aiter_lines()
+        assert "ready" in await anext(lines)
+        now = time.time()
+        monkeypatch.setattr(oidc_login.time, "time", lambda: now + 3601)
+        async with within(30):
+            assert [line async for line in lines if line.startswith("event: message")] == []
+
+
+async def test_a_reload_keeps_sessions_whose_role_has_rights(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    def tree(**more: Any) -> dict[str, Any]:
+        listeners = ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"]
+        return {
+            "listeners": listeners, "node": {"shutdown_timeout": 0.1}, "auth": settings(hostile.issuer, tmp_path, **more),
+        }  # fmt: skip
+
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    told = (await lied(ask, broker, hostile)).json()
+    for more, view, change in (
+        ({"session": "2h"}, 200, 200),
+        ({"operators": [], "viewers": ["brokers"]}, 200, 403),
+        ({"operators": ["x"]}, 401, 401),
+        ({"client_id": "other"}, 401, 401),
+    ):
+        broker.reload(from_tree(tree(**more)))
+        assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == view, more
+        answer = await ask(broker, "POST", "/api/v1/publish", json=PUBLISH, headers=bearer(told))
+        assert answer.status_code == change, more
+
+
+async def test_tokens_of_one_kind_are_not_taken_for_another(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    """An attempt is no session, a session no attempt, and an ID token of the provider neither."""
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    begun = await begin(ask, broker)
+    told = (await lied(ask, broker, hostile)).json()
+    state = parse_qs(urlsplit(begun["address"]).query)["state"][0]
+    for token in (begun["attempt"], hostile.signed({"sub": "olga", "role": "brokers", "exp": 9999999999})):
+        answer = await ask(broker, "GET", "/api/v1/overview", headers={"authorization": f"Bearer {token}"})
+        assert answer.status_code == 401
+    none = jwt.encode({"sub": "olga", "role": "brokers", "exp": 9999999999}, None, "none")
+    assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer({"token": none}))).status_code == 401
+    assert (await finish(ask, broker, {"code": "x", "state": state}, told["token"])).status_code == 403
+
+
+# Without a provider, and from elsewhere
+
+
+async def test_without_a_provider_nothing_is_offered(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    assert (await ask(broker, "GET", "/api/v1/login")).json() == {"provider": ""}
+    assert (await ask(broker, "POST", "/api/v1/login/start", json={})).status_code == 404
+
+
+async def test_pages_of_other_sites_begin_and_finish_nothing(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    for path in ("/api/v1/login/start", "/api/v1/login/finish"):
+        body = {"code": "x", "state": "x", "attempt": "x"}
+        for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}):
+            assert (await ask(broker, "POST", path, json=body, headers=headers)).status_code == 403
+    assert hostile.asked == []
+
+
+async def test_the_address_to_return_to_is_that_of_the_settings(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path, url="https://broker.example.org"))
+    answer = await ask(
+        broker, "POST", "/api/v1/login/start?redirect_uri=https://evil.example/", json={},
+        headers={"host": "evil.example", "x-forwarded-host": "evil.example"},
+    )  # fmt: skip
+    asked = parse_qs(urlsplit(answer.json()["address"]).query)
+    assert asked["redirect_uri"] == ["https://broker.example.org/"]
+    assert (asked["code_challenge_method"], len(asked["code_challenge"][0])) == (["S256"], 43)
+
+
+# Settings
+
+GOOD: Final = {"issuer": "https://id.example.org", "client_id": "a", "url": "https://b.example.org", "viewers": ["x"]}
+BAD_SETTINGS: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "no issuer": ({"issuer": ""}, "auth.api.oidc.issuer: is required"),
+    "no client id": ({"client_id": ""}, "auth.api.oidc.client_id: is required"),
+    "no address": ({"url": ""}, "auth.api.oidc.url: is required"),
+    "plain http": ({"issuer": "http://id.example.org"}, "auth.api.oidc.issuer: expected https://"),
+    "plain http of ours": ({"url": "http://b.example.org"}, "auth.api.oidc.url: expected https://"),
+    "a script": ({"url": "javascript:alert(1)"}, "auth.api.oidc.url: expected https://"),
+    "a user": ({"issuer": "https://a:b@id.example.org"}, "auth.api.oidc.issuer: expected https://"),
+    "a port that is none": ({"url": "https://b.example.org:x"}, "auth.api.oidc.url: expected https://"),
+    "a path": ({"url": "https://b.example.org/mqtt"}, "auth.api.oidc.url: must have no path"),
+    "a query": ({"issuer": "https://id.example.org?x=1"}, "auth.api.oidc.issuer: must have no query"),
+    "no openid": ({"scopes": ["profile"]}, "auth.api.oidc.scopes: must contain openid"),
+    "a scope with a space": ({"scopes": ["openid", "a b"]}, "auth.api.oidc.scopes[1]:"),
+    "no groups": ({"viewers": []}, "auth.api.oidc.operators: name the groups"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SETTINGS)
+def test_settings_that_make_no_sense_are_refused(name: str) -> None:
+    from_tree({"auth": {"api": {"oidc": GOOD}}})
+    changed, problem = BAD_SETTINGS[name]
+    with pytest.raises(ConfigError) as raised:
+        from_tree({"auth": {"api": {"oidc": {**GOOD, **changed}}}})
+    assert str(raised.value).startswith(problem) and "\n" not in str(raised.value)
+
+
+async def test_files_that_cannot_be_used_are_refused(serve: Serve, tmp_path: Path) -> None:
+    empty, missing = tmp_path / "empty", str(tmp_path / "missing")
+    empty.write_text(" \n")
+    for name in ("client_secret_file", "ca"):
+        for path in (str(empty), missing):
+            with pytest.raises(ConfigError) as raised:
+                await serve(auth={"api": {"oidc": {**GOOD, name: path}}})
+            assert str(raised.value).startswith(f"auth.api.oidc.{name}: {path}: ")
