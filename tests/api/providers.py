@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from tests.patience import within
 JS: Final = Path(__file__).parent.parent / "js"
 SECRET: Final = "secret+/% of the test"
 GROUPS: Final = {"olga": ["staff", "brokers"], "vera": ["watchers"], "nils": ["staff"]}
+NOWHERE: Final = "http://127.0.0.1:1/"  # where a browser of these tests is not sent
 FIELD: Final = re.compile(r'<form [^>]*action="([^"]+)"')
 
 needs_provider = pytest.mark.skipif(
@@ -31,7 +33,7 @@ needs_provider = pytest.mark.skipif(
 )
 
 
-def settings(issuer: str, directory: Path, url: str = "http://127.0.0.1:1/", **more: Any) -> dict[str, Any]:
+def settings(issuer: str, directory: Path, url: str = NOWHERE, **more: Any) -> dict[str, Any]:
     """The section ``auth``."""
     secret = directory / "client-secret"
     secret.write_text(SECRET + "\n", encoding="utf-8")
@@ -48,7 +50,9 @@ def settings(issuer: str, directory: Path, url: str = "http://127.0.0.1:1/", **m
 
 
 @asynccontextmanager
-async def real_provider(redirect: str = "http://127.0.0.1:1/", port: int = 0, in_token: bool = True) -> AsyncIterator[str]:
+async def real_provider(
+    redirect: str = "http://127.0.0.1:1/", port: int = 0, in_token: bool = True
+) -> AsyncIterator[str]:
     """Its issuer."""
     told = json.dumps({"port": port, "redirect": redirect, "groups": GROUPS, "in_token": in_token})
     process = await asyncio.create_subprocess_exec(
@@ -178,3 +182,10 @@ async def hostile_provider(key: Key) -> AsyncIterator[HostileProvider]:
 
 def bearer(told: dict[str, Any]) -> dict[str, str]:
     return {"authorization": f"Bearer {told['token']}"}
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

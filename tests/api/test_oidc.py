@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import logging
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import jwt
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from starlingmq import Broker
 from starlingmq.api import guard, oidc_login
@@ -29,6 +30,7 @@ from .providers import (
     Key,
     Person,
     bearer,
+    free_port,
     hostile_provider,
     needs_provider,
     real_provider,
@@ -41,10 +43,14 @@ PUBLISH: Final = {"topic": "a", "payload": "x"}
 
 
 async def begin(ask: Ask, broker: Broker) -> dict[str, str]:
-    answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+    answer = await started(ask, broker)
     assert answer.status_code == 200, answer.text
     told: dict[str, str] = answer.json()
     return told
+
+
+async def started(ask: Ask, broker: Broker) -> httpx.Response:
+    return await ask(broker, "POST", "/api/v1/login/start", json={})
 
 
 async def finish(ask: Ask, broker: Broker, sent: dict[str, str], attempt: str) -> httpx.Response:
@@ -65,13 +71,6 @@ async def log_in(ask: Ask, broker: Broker, name: str) -> httpx.Response:
     begun = await begin(ask, broker)
     async with person(name) as browser:
         return await finish(ask, broker, await browser.log_in(begun["address"]), begun["attempt"])
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 # With a real provider
@@ -206,17 +205,29 @@ async def lied(ask: Ask, broker: Broker, provider: HostileProvider) -> httpx.Res
     return answer
 
 
+def part(told: object) -> str:
+    """One of the parts of a token."""
+    return jwt.utils.base64url_encode(json.dumps(told).encode()).decode()
+
+
+def signed(claims: dict[str, Any], key: Key, algorithm: str = "RS256", kid: str = "ours") -> str:
+    return jwt.encode(claims, key.private, algorithm, headers={"kid": kid})
+
+
+def unsigned(claims: dict[str, Any], **header: str) -> str:
+    return f"{part({'alg': 'none', **header})}.{part(claims)}."
+
+
 def with_hmac(claims: dict[str, Any]) -> str:
     """Signed with the public key, as if it were a shared secret."""
-    body = ".".join(
-        jwt.utils.base64url_encode(json.dumps(one).encode()).decode() for one in ({"alg": "HS256", "kid": "ours"}, claims)
-    )
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
+    body = f"{part({'alg': 'HS256', 'kid': 'ours'})}.{part(claims)}"
     key = OURS.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    import hmac
-
     return f"{body}.{jwt.utils.base64url_encode(hmac.digest(key, body.encode(), 'sha256')).decode()}"
+
+
+def changed(claims: dict[str, Any]) -> str:
+    header, _, signature = signed(claims, OURS).split(".")
+    return f"{header}.{part({**claims, 'sub': '2'})}.{signature}"
 
 
 LIES: Final[dict[str, tuple[dict[str, Any], str]]] = {
@@ -251,31 +262,27 @@ async def test_an_id_token_that_is_not_right_lets_nobody_in(
     assert (await lied(ask, broker, hostile)).status_code == 200
     claims, problem = LIES[lie]
     hostile.userinfo = {"sub": "1"}
-    hostile.claims = {name: one.replace("ISSUER", hostile.issuer) if isinstance(one, str) else one for name, one in claims.items()}
+    hostile.claims = {
+        name: one.replace("ISSUER", hostile.issuer) if isinstance(one, str) else one for name, one in claims.items()
+    }
     answer = await lied(ask, broker, hostile)
     assert answer.status_code == 403 and problem in answer.json()["error"], answer.text
 
 
 FORGED: Final[dict[str, tuple[Callable[[dict[str, Any]], str], str]]] = {
-    "none": (lambda claims: jwt.encode(claims, None, "none"), "not signed by a key"),
-    "none, with our id": (lambda claims: jwt.encode(claims, None, "none", headers={"kid": "ours"}), "not signed by a key"),
+    "none": (unsigned, "not signed by a key"),
+    "none, with our id": (lambda claims: unsigned(claims, kid="ours"), "not signed by a key"),
     "HMAC with the public key": (with_hmac, "not signed by a key"),
-    "a foreign key": (lambda claims: jwt.encode(claims, FOREIGN.private, "RS256", headers={"kid": "ours"}), "not signed"),
-    "an unknown key": (lambda claims: jwt.encode(claims, FOREIGN.private, "RS256", headers={"kid": "x"}), "not signed"),
-    "another algorithm": (lambda claims: jwt.encode(claims, OURS.private, "RS512", headers={"kid": "ours"}), "not signed"),
-    "a changed claim": (
-        lambda claims: ".".join(
-            [
-                (parts := jwt.encode(claims, OURS.private, "RS256", headers={"kid": "ours"}).split("."))[0],
-                jwt.utils.base64url_encode(json.dumps({**claims, "sub": "2"}).encode()).decode(),
-                parts[2],
-            ]
-        ),
-        "not signed by a key",
-    ),
+    "a foreign key": (lambda claims: signed(claims, FOREIGN), "not signed by a key"),
+    "an unknown key": (lambda claims: signed(claims, FOREIGN, kid="x"), "not signed by a key"),
+    "another algorithm": (lambda claims: signed(claims, OURS, "RS512"), "not signed by a key"),
+    "a changed claim": (changed, "not signed by a key"),
     "no token": (lambda claims: "x", "no signed JSON Web Token"),
     "an empty one": (lambda claims: "", "no signed JSON Web Token"),
-    "brackets": (lambda claims: jwt.utils.base64url_encode(b"[" * 9000).decode() + ".e30.x", "no signed JSON Web Token"),
+    "brackets": (
+        lambda claims: jwt.utils.base64url_encode(b"[" * 9000).decode() + ".e30.x",
+        "no signed JSON Web Token",
+    ),
 }
 
 
@@ -338,7 +345,7 @@ async def test_metadata_that_is_not_safe_is_not_used(
 ) -> None:
     hostile.metadata = {name: BAD_METADATA[name]}
     broker = await serve(auth=settings(hostile.issuer, tmp_path))
-    answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+    answer = await started(ask, broker)
     assert answer.status_code == 503 and "provider" in answer.json()["error"], answer.text
 
 
@@ -354,7 +361,7 @@ async def test_answers_that_make_no_sense_are_refused_with_one_line(
     hostile.claims = {"groups": None}
     for name, body in BAD_BODIES.items():
         hostile.raw = {path: body}
-        answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+        answer = await started(ask, broker)
         if path in ("/jwks", "/token", "/me"):
             answer = await lied(ask, broker, hostile)
         assert answer.status_code == 503 and "\n" not in answer.json()["error"], (name, answer.text)
@@ -367,7 +374,7 @@ async def test_strangers_do_not_make_the_broker_fetch_keys_or_metadata_often(
     serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
 ) -> None:
     broker = await serve(auth=settings(hostile.issuer, tmp_path))
-    hostile.token = lambda claims: jwt.encode(claims, FOREIGN.private, "RS256", headers={"kid": "unknown"})
+    hostile.token = lambda claims: signed(claims, FOREIGN, kid="unknown")
     for _ in range(5):
         assert (await lied(ask, broker, hostile)).status_code == 403
     assert hostile.asked.count("/jwks") == 1
@@ -382,7 +389,7 @@ async def test_a_provider_that_is_down_is_asked_rarely_and_passwords_go_on(
     auth["api"]["users"] = ["ann"]
     broker = await serve(auth=auth)
     for _ in range(3):
-        answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+        answer = await started(ask, broker)
         assert answer.status_code == 503 and "not available" in answer.text
     assert (await ask(broker, "GET", "/api/v1/overview", auth=("ann", "right"))).status_code == 200
     assert "refused: the OpenID Connect provider is not available" in caplog.text
@@ -398,12 +405,9 @@ async def test_a_provider_that_does_not_answer_holds_up_few_and_nobody_else(
     hostile.silent = {"/.well-known/openid-configuration"}
     monkeypatch.setattr(oidc_provider, "ANSWER_SECONDS", 3.0)
     async with within(60), asyncio.TaskGroup() as group:
-        waiting = [
-            group.create_task(ask(broker, "POST", "/api/v1/login/start", json={}))
-            for _ in range(guard.PROVIDER_LOG_INS_PER_ADDRESS)
-        ]
+        waiting = [group.create_task(started(ask, broker)) for _ in range(guard.PROVIDER_LOG_INS_PER_ADDRESS)]
         await hostile.waits.wait()
-        while (more := await ask(broker, "POST", "/api/v1/login/start", json={})).status_code != 429:
+        while (more := await started(ask, broker)).status_code != 429:
             assert more.status_code == 503
         assert (await ask(broker, "GET", "/api/v1/overview", auth=("ann", "right"))).status_code == 200
         assert not any(task.done() for task in waiting)
@@ -421,7 +425,7 @@ async def test_an_address_that_floods_the_provider_with_codes_is_banned(
     for _ in range(3):
         assert (await lied(ask, broker, hostile)).status_code == 403
     asked = len(hostile.asked)
-    answer = await ask(broker, "POST", "/api/v1/login/start", json={})
+    answer = await started(ask, broker)
     assert answer.status_code == 403 and "banned" in answer.text and len(hostile.asked) == asked
 
 
@@ -464,7 +468,7 @@ async def test_a_session_ends_when_it_has_to_and_that_is_no_guess(
     assert told["expires_in"] == 10
     assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == 200
     now = time.time()
-    monkeypatch.setattr(oidc_login.time, "time", lambda: now + 11)
+    monkeypatch.setattr(time, "time", lambda: now + 11)
     for _ in range(5):
         answer = await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))
         assert answer.status_code == 401 and "session has ended" in answer.text
@@ -485,7 +489,7 @@ async def test_a_live_stream_ends_with_its_session(
         lines = answer.aiter_lines()
         assert "ready" in await anext(lines)
         now = time.time()
-        monkeypatch.setattr(oidc_login.time, "time", lambda: now + 3601)
+        monkeypatch.setattr(time, "time", lambda: now + 3601)
         async with within(30):
             assert [line async for line in lines if line.startswith("event: message")] == []
 
@@ -493,21 +497,17 @@ async def test_a_live_stream_ends_with_its_session(
 async def test_a_reload_keeps_sessions_whose_role_has_rights(
     serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
 ) -> None:
-    def tree(**more: Any) -> dict[str, Any]:
-        listeners = ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"]
-        return {
-            "listeners": listeners, "node": {"shutdown_timeout": 0.1}, "auth": settings(hostile.issuer, tmp_path, **more),
-        }  # fmt: skip
-
     broker = await serve(auth=settings(hostile.issuer, tmp_path))
     told = (await lied(ask, broker, hostile)).json()
-    for more, view, change in (
+    sections = {"listeners": ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"], "node": {"shutdown_timeout": 0.1}}
+    changes: list[tuple[dict[str, Any], int, int]] = [
         ({"session": "2h"}, 200, 200),
         ({"operators": [], "viewers": ["brokers"]}, 200, 403),
         ({"operators": ["x"]}, 401, 401),
         ({"client_id": "other"}, 401, 401),
-    ):
-        broker.reload(from_tree(tree(**more)))
+    ]
+    for more, view, change in changes:
+        broker.reload(from_tree({**sections, "auth": settings(hostile.issuer, tmp_path, **more)}))
         assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == view, more
         answer = await ask(broker, "POST", "/api/v1/publish", json=PUBLISH, headers=bearer(told))
         assert answer.status_code == change, more
@@ -524,7 +524,7 @@ async def test_tokens_of_one_kind_are_not_taken_for_another(
     for token in (begun["attempt"], hostile.signed({"sub": "olga", "role": "brokers", "exp": 9999999999})):
         answer = await ask(broker, "GET", "/api/v1/overview", headers={"authorization": f"Bearer {token}"})
         assert answer.status_code == 401
-    none = jwt.encode({"sub": "olga", "role": "brokers", "exp": 9999999999}, None, "none")
+    none = unsigned({"sub": "olga", "role": "brokers", "exp": 9999999999})
     assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer({"token": none}))).status_code == 401
     assert (await finish(ask, broker, {"code": "x", "state": state}, told["token"])).status_code == 403
 
@@ -535,7 +535,7 @@ async def test_tokens_of_one_kind_are_not_taken_for_another(
 async def test_without_a_provider_nothing_is_offered(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     assert (await ask(broker, "GET", "/api/v1/login")).json() == {"provider": ""}
-    assert (await ask(broker, "POST", "/api/v1/login/start", json={})).status_code == 404
+    assert (await started(ask, broker)).status_code == 404
 
 
 async def test_pages_of_other_sites_begin_and_finish_nothing(

@@ -43,6 +43,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import jwt
+
 from starlingmq.auth.oidc_outcome import LoggedIn, OidcError, ProviderUnavailable, Started
 from starlingmq.auth.oidc_provider import Provider
 from starlingmq.config.oidc_section import PATH, OidcConfig
