@@ -1,4 +1,4 @@
-"""OpenID Connect providers: a real one (oidc-provider for Node.js), and one that sends whatever a test wants."""
+"""OpenID Connect providers: a real one (oidc-provider for Node.js), and a small one that sends false answers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Person:
         self._http = httpx.AsyncClient(trust_env=False, timeout=30)
 
     async def log_in(self, address: str) -> dict[str, str]:
-        """What the provider sends back to the dashboard."""
+        """The parameters with which the provider sends the browser back to the dashboard."""
         place = f"{urlsplit(address).scheme}://{urlsplit(address).netloc}"
         answer = await self._http.get(address)
         for prompt in ("login", "consent", ""):
@@ -108,8 +108,8 @@ class Key:
 
 
 class HostileProvider:
-    """Answers each path with what ``answers`` has for it: a function that makes a status and a body, or that waits.
-    ``asked`` are the paths of all requests."""
+    """Correct by default. ``claims`` replaces claims of the ID token, ``token`` makes it, ``raw`` replaces the body of a
+    path; requests to a path in ``silent`` get no answer. ``asked``: the paths of all requests."""
 
     def __init__(self, key: Key) -> None:
         self.key = key

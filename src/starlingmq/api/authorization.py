@@ -37,8 +37,8 @@ class Busy(Exception):
 
 class HttpAuthorization:
     """``hashing`` is that of the broker, ``stored`` the users that operators made; None: they are not known yet,
-    so there may be some. ``secret`` signs sessions where there is no ``cluster.secret``. Raises ConfigError for unusable
-    files. Call ``close`` at the end."""
+    so there may be some. ``secret`` signs sessions where there is no ``cluster.secret``. Raises ConfigError for
+    unusable files. Call ``close`` at the end."""
 
     asks: bool  # for a login
     has_login: bool  # with which a client can be admitted

@@ -8,7 +8,7 @@ text of a path.
 | none | clients with a token or a password; all clients if no login is required (see below) |
 | ``PAGE`` | all: the files of the dashboard, which hold nothing about the broker |
 | ``HEALTH`` | all, under any host name, since probes use addresses |
-| ``LOGIN`` | all, but for pages of other sites: the steps of a login by OpenID Connect |
+| ``LOGIN`` | all except pages of other sites: the steps of a login by OpenID Connect |
 | ``CONTENT`` | as none, but not to ``auth.api.viewers``: it shows what messages contain |
 
 No login is required at loopback listeners alone, while clients of MQTT and NATS need none either. A request that came

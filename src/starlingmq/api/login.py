@@ -25,14 +25,15 @@ T = TypeVar("T")
 Text = Annotated[str, Meta(max_length=4096)]
 
 
-class Offered(Struct, frozen=True):
+class LoginOffer(Struct, frozen=True):
     """``provider``: the host of the provider; "" if there is none."""
 
     provider: str
 
 
-class Returned(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the provider has sent along with the browser, and the attempt of the tab that began the login."""
+class LoginReturn(Struct, frozen=True, forbid_unknown_fields=True):
+    """The parameters with which the provider has sent the browser back, and the attempt of the tab that began the
+    login."""
 
     code: Text
     state: Text
@@ -59,16 +60,16 @@ def _address(request: Request[Any, Any, Any]) -> str:
 
 def routes() -> list[HTTPRouteHandler]:
     @get("/login", summary="Get the OpenID Connect provider that the dashboard offers for logins", opt=LOGIN)
-    async def offered(request: Request[Any, Any, Any]) -> Offered:
+    async def offered(request: Request[Any, Any, Any]) -> LoginOffer:
         oidc = _guard(request).access.oidc
-        return Offered("" if oidc is None else oidc.host)
+        return LoginOffer("" if oidc is None else oidc.host)
 
     @post("/login/start", summary="Begin a login by OpenID Connect", status_code=200, opt=LOGIN)
     async def start(request: Request[Any, Any, Any]) -> Started:
         return await _by_provider(request, lambda oidc: oidc.start())
 
     @post("/login/finish", summary="Finish a login by OpenID Connect", status_code=200, opt=LOGIN)
-    async def finish(request: Request[Any, Any, Any], data: JSONBody[Returned]) -> LoggedIn:
+    async def finish(request: Request[Any, Any, Any], data: JSONBody[LoginReturn]) -> LoggedIn:
         found = await _by_provider(request, lambda oidc: oidc.finish(data.code, data.state, data.attempt, data.issuer))
         log.info("%s logged in to the HTTP API from %s as %s", found.user, _address(request), found.role)
         return found

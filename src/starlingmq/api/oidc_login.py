@@ -17,15 +17,15 @@
      |    token of the session     |         ID token                |
      |<----------------------------|<--------------------------------|
 
-No node remembers an attempt or a session, so a stranger who begins logins takes no memory, and any node finishes what
-another one began. Both are JSON Web Tokens that a node has signed with a key that it derives from ``cluster.secret``;
-a broker that is no cluster draws a key when it starts. State, nonce and PKCE verifier are derived from the id of the
-attempt, so only a node knows the verifier. The attempt stays in the tab that began the login and the state alone goes
-through the provider: a link with the state of another browser is refused. There is no cookie, and the only address to
-which a browser returns is that of the settings.
+No node stores an attempt or a session: a stranger who begins logins takes no memory, and any node of a cluster can
+finish a login that another node began. Both are JSON Web Tokens, signed with keys that are derived from
+``cluster.secret``, or from a random secret if there is no cluster secret. State, nonce and PKCE verifier are derived
+from the id of the attempt, so only nodes know the verifier. The attempt stays in the tab that began the login, and only
+the state goes through the provider: a link with the state of another browser is refused. There is no cookie, and the
+browser returns only to the address in the settings.
 
-An attempt is used once: at this node, which remembers the used ones, and at others because the provider redeems a code
-once. A session does not grow longer, and has the rights that the present settings give to the role of its user.
+An attempt is used once: a node remembers the attempts that it has used, and at another node the provider refuses the
+code. A session is not extended, and has the rights that the present settings give to the role of its user.
 """
 
 from __future__ import annotations

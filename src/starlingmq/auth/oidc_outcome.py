@@ -1,4 +1,5 @@
-"""What comes of a login by OpenID Connect. It needs no package, so a broker without such logins loads none."""
+"""The results and the errors of a login by OpenID Connect. This module imports none of the packages that such logins
+need."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class ProviderUnavailable(OidcError):
 
 
 class Started(Struct, frozen=True):
-    """``address``: where the browser goes. ``attempt``: what it brings back to finish the login."""
+    """``address``: the page of the provider. ``attempt``: the browser sends it with the code that it gets there."""
 
     address: str
     attempt: str

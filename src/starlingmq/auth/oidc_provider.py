@@ -1,4 +1,4 @@
-"""An OpenID Connect provider: its metadata, its keys, and who a person is that it has sent back with a code.
+"""An OpenID Connect provider: its metadata, its keys, and the identity of a person whose browser came back with a code.
 
 OpenID Connect Core 1.0 and Discovery 1.0, with PKCE (RFC 7636). An ID token counts only if all of this holds:
 
@@ -6,12 +6,12 @@ OpenID Connect Core 1.0 and Discovery 1.0, with PKCE (RFC 7636). An ID token cou
 |---|---|
 | signature | by a key of the provider, with an asymmetric algorithm that fits the key; never ``none`` or an HMAC |
 | ``iss`` | equals the issuer of the settings |
-| ``aud``, ``azp`` | ``aud`` contains our client id; ``azp`` equals it, and must be there if ``aud`` names others too |
+| ``aud``, ``azp`` | ``aud`` contains the client id of the settings; ``azp`` equals it, and must be there if ``aud`` names others too |
 | ``exp``, ``iat``, ``nbf`` | it has not expired and is not from the future, give or take ``LEEWAY_SECONDS`` |
 | ``nonce`` | equals that of this login |
 
-Everything that the provider sends is bounded in bytes and in time. Metadata and keys are fetched once for all who wait,
-and at most once in ``RETRY_SECONDS``, whatever strangers send.
+Everything that the provider sends is bounded in bytes and in time. Metadata and keys are fetched once for all
+logins that wait for them, and at most once in ``RETRY_SECONDS``, even if strangers begin many logins.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Metadata(Struct, frozen=True):
     token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
 
 
-class Identity(NamedTuple):
+class OidcIdentity(NamedTuple):
     """``name``: not empty. ``roles``: as the provider names them. ``logout``: where to end the session at the provider;
     "" if it cannot."""
 
@@ -91,8 +91,8 @@ class Provider:
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
             trust_env=False,
         )
-        self._metadata = Kept(self._fetch_metadata, METADATA_SECONDS)
-        self._keys = Kept(self._fetch_keys, KEYS_SECONDS)
+        self._metadata = ProviderDocument(self._fetch_metadata, METADATA_SECONDS)
+        self._keys = ProviderDocument(self._fetch_keys, KEYS_SECONDS)
 
     async def address(self, state: str, nonce: str, verifier_hash: str) -> str:
         """Where a browser is sent to log in. Raises OidcError."""
@@ -109,7 +109,7 @@ class Provider:
             code_challenge_method="S256",
         )
 
-    async def identify(self, code: str, verifier: str, nonce: str) -> Identity:
+    async def identify(self, code: str, verifier: str, nonce: str) -> OidcIdentity:
         """The person for whom the provider has issued this code. Raises OidcError."""
         metadata = await self._metadata.get()
         granted = await self._redeem(metadata, code, verifier)
@@ -124,7 +124,7 @@ class Provider:
             claims = {**await self._userinfo(metadata, granted, claims["sub"]), **claims}
         roles = _claim(claims, self._config.roles_claim)
         listed = roles if isinstance(roles, list) else [roles]
-        return Identity(
+        return OidcIdentity(
             self._name(_claim(claims, self._config.username_claim)),
             tuple(one for one in listed if isinstance(one, str)),
             self._logout(metadata, token),
@@ -149,7 +149,7 @@ class Provider:
             post_logout_redirect_uri=self.redirect_uri,
         )
 
-    # What is asked of the provider.
+    # Requests to the provider.
 
     async def _fetch_metadata(self) -> Metadata:
         address = self._config.issuer.rstrip("/") + "/.well-known/openid-configuration"
@@ -271,9 +271,9 @@ class Provider:
         return claims
 
 
-class Kept(Generic[T]):
-    """What ``fetch`` returns, fetched once for all who wait and kept for ``seconds``. After a failure it is not fetched
-    for RETRY_SECONDS: all get the same error at once."""
+class ProviderDocument(Generic[T]):
+    """The result of ``fetch``, which is called once for all callers that wait, and kept for ``seconds``. After a
+    failure it is not called for RETRY_SECONDS: all callers get the same error at once."""
 
     def __init__(self, fetch: Callable[[], Awaitable[T]], seconds: float) -> None:
         self._fetch = fetch
