@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -108,8 +109,8 @@ class Key:
 
 
 class HostileProvider:
-    """Correct by default. ``claims`` replaces claims of the ID token, ``token`` makes it, ``raw`` replaces the body of a
-    path; requests to a path in ``silent`` get no answer. ``asked``: the paths of all requests."""
+    """Correct by default. ``claims`` replaces claims of the ID token, ``token`` makes it, ``raw`` replaces the body of
+    a path; requests to a path in ``silent`` get no answer. ``asked``: the paths of all requests."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -170,10 +171,11 @@ class HostileProvider:
 
 
 @asynccontextmanager
-async def hostile_provider(key: Key) -> AsyncIterator[HostileProvider]:
+async def hostile_provider(key: Key, tls: ssl.SSLContext | None = None) -> AsyncIterator[HostileProvider]:
     provider = HostileProvider(key)
-    server = await asyncio.start_server(provider.serve, "127.0.0.1", 0)
-    provider.issuer = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(provider.serve, "127.0.0.1", 0, ssl=tls)
+    scheme, host = ("http", "127.0.0.1") if tls is None else ("https", "localhost")
+    provider.issuer = f"{scheme}://{host}:{server.sockets[0].getsockname()[1]}"
     try:
         yield provider
     finally:

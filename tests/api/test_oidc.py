@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,7 +25,7 @@ from starlingmq.auth import oidc_provider
 from starlingmq.config.settings import ConfigError, from_tree
 from tests.patience import within
 
-from .conftest import Ask, Passwd, Serve
+from .conftest import Ask, Certificates, Passwd, Serve
 from .providers import (
     HostileProvider,
     Key,
@@ -443,6 +444,21 @@ async def test_outstanding_logins_take_no_memory_and_used_ones_are_bounded(
     for _ in range(5):
         assert (await lied(ask, broker, hostile)).status_code == 200
     assert len(oidc._used) == 3
+
+
+async def test_the_certificate_of_the_provider_is_checked_against_the_authority_of_the_settings(
+    serve: Serve, ask: Ask, tmp_path: Path, certificates: Certificates
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificates.issue("localhost"))
+    async with hostile_provider(OURS, context) as provider:
+        broker = await serve(auth=settings(provider.issuer, tmp_path, ca=certificates.ca))
+        assert (await lied(ask, broker, provider)).status_code == 200
+        for issuer, ca in ((provider.issuer, ""), (provider.issuer.replace("localhost", "127.0.0.1"), certificates.ca)):
+            provider.asked.clear()
+            answer = await started(ask, await serve(auth=settings(issuer, tmp_path, ca=ca)))
+            assert answer.status_code == 503 and "certificate verify failed" in answer.text.lower(), answer.text
+            assert provider.asked == []
 
 
 # Sessions

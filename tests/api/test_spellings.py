@@ -40,9 +40,11 @@ BODIES: Final[dict[str, Any]] = {
     "/api/v1/cluster/forget": {"name": "canary"},
     "/api/v1/cluster/give-up": {"name": "canary"},
     "/api/v1/users": {"name": "canary", "password": "canary"},
+    "/api/v1/login/finish": {"code": "x", "state": "x", "attempt": "x"},
     "/api/v1/rules": {"name": "canary", "rule": {"deny": "publish", "topics": ["canary"]}},
 }
-OPEN_PATHS: Final = ("/health/live", "/health/ready", "/healthz")
+OPEN_PATHS: Final = ("/health/live", "/health/ready", "/healthz", "/api/v1/login")
+LOGIN_PATHS: Final = ("/api/v1/login/start", "/api/v1/login/finish")  # 404 without a provider
 
 
 def spellings(path: str, query: str) -> Iterator[str]:
@@ -270,7 +272,7 @@ async def test_with_a_token_the_same_requests_do_what_they_say(broker: Broker, a
     }
 
 
-async def test_nothing_but_the_pages_and_health_is_open_to_all(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_but_the_pages_health_and_the_steps_of_a_login_is_open_to_all(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
     admit = Guard._admit
 
@@ -282,4 +284,4 @@ async def test_nothing_but_the_pages_and_health_is_open_to_all(serve: Serve, mon
     broker = await serve()
     await answer_to(broker, request("GET", "/health/live", "", b""))
     open_ = {path for path, route in seen.items() if any(OPEN in one.opt for one in route.route_handlers)}
-    assert open_ == {*PAGES, *OPEN_PATHS}
+    assert open_ == {*PAGES, *OPEN_PATHS, *LOGIN_PATHS}

@@ -172,6 +172,19 @@ def test_openssl_is_loaded_for_a_tls_listener_only(tmp_path: Path) -> None:
     assert loaded(f"{{url: 'mqtts://127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}")
 
 
+WITH_HTTP: Final = """
+import ast, asyncio, sys
+from starlingmq import Broker
+from starlingmq.config.settings import from_tree
+
+async def main():
+    auth = {"api": {"oidc": ast.literal_eval(sys.argv[1])}}
+    async with Broker(from_tree({"listeners": ["http://127.0.0.1:0"], "auth": auth})):
+        print(*sys.modules)
+
+asyncio.run(main())
+"""
+
 LOADED_LATE: Final = """
 import asyncio, sys
 from starlingmq import Broker
@@ -195,6 +208,19 @@ def test_an_http_listener_is_loaded_before_clients_wait() -> None:
     command = [sys.executable, "-c", LOADED_LATE]
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert len(done.stdout.split()) <= 5, done.stdout  # 2, of uvicorn
+
+
+def test_an_http_listener_without_a_provider_loads_nothing_for_openid_connect() -> None:
+    command = [sys.executable, "-c", WITH_HTTP]
+    for oidc, loads in (
+        ("{}", False),
+        ("{'issuer': 'https://a', 'client_id': 'a', 'url': 'https://b', 'viewers': ['x']}", True),
+    ):
+        done = subprocess.run(
+            [*command, oidc], env=environment(), capture_output=True, text=True, check=True, timeout=60
+        )
+        names = {"starlingmq.api.oidc_login", "starlingmq.auth.oidc_provider", "jwt", "httpx"}
+        assert names & {*done.stdout.split()} == (names if loads else set()), done.stdout
 
 
 WITHOUT_COLLECTIONS: Final = """

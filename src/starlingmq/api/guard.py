@@ -8,7 +8,7 @@ text of a path.
 | none | clients with a token or a password; all clients if no login is required (see below) |
 | ``PAGE`` | all: the files of the dashboard, which hold nothing about the broker |
 | ``HEALTH`` | all, under any host name, since probes use addresses |
-| ``LOGIN`` | all except pages of other sites: the steps of a login by OpenID Connect |
+| ``LOGIN`` | all except pages of other sites, if there is a provider: the steps of a login by OpenID Connect |
 | ``CONTENT`` | as none, but not to ``auth.api.viewers``: it shows what messages contain |
 
 No login is required at loopback listeners alone, while clients of MQTT and NATS need none either. A request that came
@@ -68,7 +68,7 @@ WHO: Final = (b"www-authenticate", b'Bearer realm="starlingmq"')
 LOG_INS_MAX: Final = 64  # being checked, or wrong and delayed; fewer than the connections of an address
 LOG_INS_PER_ADDRESS: Final = 16
 PROVIDER_LOG_INS_MAX: Final = 32  # waiting for the OpenID Connect provider, which may be slow
-PROVIDER_LOG_INS_PER_ADDRESS: Final = 8
+PROVIDER_LOG_INS_PER_ADDRESS: Final = 4
 NAME_SHOWN: Final = 128  # characters of a user name in the log
 REFUSALS: Final = {
     "password": "wrong user name or password",
@@ -121,6 +121,8 @@ class Guard:
             return
         if open_to in (None, LOGIN[OPEN]) and _from_another_site(scope):
             raise RequestRefused(403, "requests by pages of another site are not answered")
+        if open_to == LOGIN[OPEN]:
+            self._logins()
         host = header(scope, b"host")
         if open_to is None and not self.access.asks:
             self._refuse_proxied(scope)
@@ -207,14 +209,19 @@ class Guard:
         await self._count_failure(address, name)
         raise RequestRefused(401, REFUSALS[reason], [WHO])
 
-    async def log_in_by_provider(self, address: str, step: Callable[[OidcLogin], Awaitable[T]]) -> T:
-        """One step of a login by OpenID Connect. Raises RequestRefused."""
+    def _logins(self) -> OidcLogin:
+        """Raises RequestRefused."""
         if self.access.oidc is None:
             raise RequestRefused(404, "this broker has no OpenID Connect provider (auth.api.oidc)")
+        return self.access.oidc
+
+    async def log_in_by_provider(self, address: str, step: Callable[[OidcLogin], Awaitable[T]]) -> T:
+        """One step of a login by OpenID Connect. Raises RequestRefused."""
+        oidc = self._logins()
         with self._at_provider.taken(network_key(address)):
             await self._refuse_banned(address, "")
             try:
-                return await step(self.access.oidc)
+                return await step(oidc)
             except ProviderUnavailable as error:
                 self._note_refusal("provider", address, "", str(error))
                 raise RequestRefused(503, REFUSALS["provider"] % error) from None

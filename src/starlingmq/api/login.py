@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.api.asgi import RequestRefused
-from starlingmq.api.guard import GUARD, LOGIN, Guard
+from starlingmq.api.guard import GUARD, LOGIN, PAGE, Guard
 from starlingmq.auth.oidc_outcome import LoggedIn, Started
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _address(request: Request[Any, Any, Any]) -> str:
 
 
 def routes() -> list[HTTPRouteHandler]:
-    @get("/login", summary="Get the OpenID Connect provider that the dashboard offers for logins", opt=LOGIN)
+    @get("/login", summary="Get the OpenID Connect provider that the dashboard offers for logins", opt=PAGE)
     async def offered(request: Request[Any, Any, Any]) -> LoginOffer:
         oidc = _guard(request).access.oidc
         return LoginOffer("" if oidc is None else oidc.host)

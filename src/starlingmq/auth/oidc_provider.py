@@ -6,7 +6,8 @@ OpenID Connect Core 1.0 and Discovery 1.0, with PKCE (RFC 7636). An ID token cou
 |---|---|
 | signature | by a key of the provider, with an asymmetric algorithm that fits the key; never ``none`` or an HMAC |
 | ``iss`` | equals the issuer of the settings |
-| ``aud``, ``azp`` | ``aud`` contains the client id of the settings; ``azp`` equals it, and must be there if ``aud`` names others too |
+| ``aud`` | contains the client id of the settings |
+| ``azp`` | equals the client id; required if ``aud`` has more than one value |
 | ``exp``, ``iat``, ``nbf`` | it has not expired and is not from the future, give or take ``LEEWAY_SECONDS`` |
 | ``nonce`` | equals that of this login |
 
