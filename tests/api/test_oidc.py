@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from starlingmq import Broker
 from starlingmq.api import guard, oidc_login
 from starlingmq.auth import oidc_provider
+from starlingmq.auth.oidc_outcome import ProviderUnavailable
 from starlingmq.config.settings import ConfigError, from_tree
 from tests.patience import within
 
@@ -527,6 +528,30 @@ async def test_a_reload_keeps_sessions_whose_role_has_rights(
         assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == view, more
         answer = await ask(broker, "POST", "/api/v1/publish", json=PUBLISH, headers=bearer(told))
         assert answer.status_code == change, more
+
+
+async def test_a_login_that_waits_during_a_reload_ends_with_an_error(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    sections = {"listeners": ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"], "node": {"shutdown_timeout": 0.1}}
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    hostile.silent = {"/.well-known/openid-configuration"}
+    async with within(30), asyncio.TaskGroup() as group:
+        waiting = [group.create_task(started(ask, broker)) for _ in range(2)]
+        await hostile.waits.wait()
+        broker.reload(from_tree({**sections, "auth": settings(hostile.issuer, tmp_path)}))
+    for task in waiting:
+        assert task.result().status_code == 503, task.result().text
+    hostile.silent = set()
+    assert (await started(ask, broker)).status_code == 200
+
+
+async def test_a_provider_that_is_closed_between_two_requests_is_not_available(tmp_path: Path) -> None:
+    auth = from_tree({"auth": settings("http://127.0.0.1:9", tmp_path)}).auth
+    provider = oidc_provider.Provider(auth.api.oidc)
+    await provider.close()
+    with pytest.raises(ProviderUnavailable):
+        await provider.address("state", "nonce", "hash")
 
 
 async def test_tokens_of_one_kind_are_not_taken_for_another(

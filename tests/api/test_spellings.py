@@ -272,7 +272,7 @@ async def test_with_a_token_the_same_requests_do_what_they_say(broker: Broker, a
     }
 
 
-async def test_nothing_but_the_pages_health_and_the_steps_of_a_login_is_open_to_all(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_health_and_logins_alone_are_open_to_all(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
     admit = Guard._admit
 

@@ -221,7 +221,7 @@ class Provider:
                         raise ProviderUnavailable(f"{what}: an answer of more than {ANSWER_MAX:,} bytes")
         except TimeoutError:
             raise ProviderUnavailable(f"{what}: no answer within {ANSWER_SECONDS:.0f} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:  # RuntimeError: closed by a reload
             raise ProviderUnavailable(f"{what}: {_shown(str(error) or type(error).__name__)}") from None
         try:
             told = json.decode(bytes(body))
