@@ -140,7 +140,7 @@ class HostileProvider:
                 self.waits.set()
                 await reader.read()  # until the broker gives up
                 return
-            body = self.raw.get(path) or json.dumps(self._answer(path, form)).encode()
+            body = self.raw.get(path) or json.dumps(self.answer(path, form)).encode()
             writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
