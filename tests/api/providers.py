@@ -148,7 +148,7 @@ class HostileProvider:
         finally:
             writer.close()
 
-    def _answer(self, path: str, form: dict[str, list[str]]) -> dict[str, Any]:
+    def answer(self, path: str, form: dict[str, list[str]]) -> dict[str, Any]:
         if path == "/jwks":
             return {"keys": self.keys}
         if path == "/me":
