@@ -124,10 +124,16 @@ class HostileProvider:
         self.userinfo: dict[str, Any] = {}
         self.silent: set[str] = set()
         self.raw: dict[str, bytes] = {}
+        self._unanswered: list[asyncio.StreamWriter] = []
         self.waits = asyncio.Event()  # a request is not answered
 
     def signed(self, claims: dict[str, Any]) -> str:
         return jwt.encode(claims, self.key.private, self.key.algorithm, headers={"kid": self.key.name})
+
+    def hang_up(self) -> None:
+        """Close the connections of requests that get no answer."""
+        while self._unanswered:
+            self._unanswered.pop().close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -137,6 +143,7 @@ class HostileProvider:
             path = head.split(b" ")[1].decode()
             self.asked.append(path)
             if path in self.silent:
+                self._unanswered.append(writer)
                 self.waits.set()
                 await reader.read()  # until the broker gives up
                 return

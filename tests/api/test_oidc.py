@@ -416,16 +416,30 @@ async def test_a_provider_that_does_not_answer_holds_up_few_and_nobody_else(
     auth["api"]["users"] = ["ann"]
     broker = await serve(auth=auth)
     hostile.silent = {"/.well-known/openid-configuration"}
-    monkeypatch.setattr(oidc_provider, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(oidc_provider, "ANSWER_SECONDS", 600.0)
+    monkeypatch.setattr(oidc_login, "PATIENCE_SECONDS", 600.0)
     async with within(60), asyncio.TaskGroup() as group:
-        waiting = [group.create_task(started(ask, broker)) for _ in range(guard.PROVIDER_LOG_INS_PER_ADDRESS)]
-        await hostile.waits.wait()
-        while (more := await started(ask, broker)).status_code != 429:
-            assert more.status_code == 503
+        waiting = [group.create_task(started(ask, broker)) for _ in range(guard.PROVIDER_LOG_INS_PER_ADDRESS + 1)]
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().status_code for task in done] == [429]
         assert (await ask(broker, "GET", "/api/v1/overview", auth=("ann", "right"))).status_code == 200
-        assert not any(task.done() for task in waiting)
-    assert {task.result().status_code for task in waiting} == {503}
+        assert len([task for task in waiting if task.done()]) == 1
+        await hostile.waits.wait()
+        hostile.hang_up()
+    assert sorted(task.result().status_code for task in waiting) == [429, 503, 503, 503, 503]
     assert len(hostile.asked) == 1
+
+
+async def test_a_login_does_not_wait_longer_for_a_silent_provider_than_it_has_to(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    hostile.silent = {"/token"}
+    for module, name in ((oidc_provider, "ANSWER_SECONDS"), (oidc_login, "PATIENCE_SECONDS")):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, 0.5)
+            answer = await lied(ask, broker, hostile)
+        assert answer.status_code == 503 and " within " in answer.text, answer.text
 
 
 async def test_an_address_that_floods_the_provider_with_codes_is_banned(
