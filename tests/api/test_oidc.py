@@ -595,6 +595,38 @@ async def test_tokens_of_one_kind_are_not_taken_for_another(
     assert (await finish(ask, broker, {"code": "x", "state": state}, told["token"])).status_code == 403
 
 
+async def test_open_tabs_after_a_restart_ban_no_address(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, token_file: str
+) -> None:
+    """Nor after a reload without a provider. Another token, also one in the form of a JSON Web Token, is a guess."""
+    auth = settings(hostile.issuer, tmp_path)
+    auth["failures"]["limit"] = 2
+    told = (await lied(ask, await serve(auth=auth), hostile)).json()
+    without = {"failures": auth["failures"], "api": {"token_file": token_file}}
+    for restarted in (await serve(auth=auth), await serve(auth=without)):
+        for _ in range(5):
+            answer = await ask(restarted, "GET", "/api/v1/overview", headers=bearer(told))
+            assert answer.status_code == 401 and "session has ended" in answer.text
+        for guess in ("x" * 40, unsigned({"sub": "olga"})):
+            answer = await ask(restarted, "GET", "/api/v1/overview", headers=bearer({"token": guess}))
+            assert answer.status_code == 401 and "wrong token" in answer.text
+        answer = await ask(restarted, "GET", "/api/v1/overview", headers=bearer({"token": "x" * 40}))
+        assert answer.status_code == 403 and "banned" in answer.text
+
+
+@pytest.mark.parametrize("token", ["[" * 3000, "\u00e9.e30.x", "e30.e30.x", "..", "a.b"])
+async def test_tokens_that_make_no_sense_are_no_session(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, token: str
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    if token.startswith("["):
+        token = jwt.utils.base64url_encode(token.encode()).decode() + ".e30.x"
+    answer = await ask(broker, "GET", "/api/v1/overview", headers={"authorization": f"Bearer {token}".encode()})
+    assert answer.status_code == 401
+    answer = await finish(ask, broker, {"code": "x", "state": "x"}, token)
+    assert answer.status_code == 403 and "another broker" in answer.text
+
+
 # Without a provider, and from elsewhere
 
 

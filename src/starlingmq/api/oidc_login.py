@@ -44,7 +44,7 @@ from urllib.parse import urlsplit
 
 import jwt
 
-from starlingmq.auth.oidc_outcome import LoggedIn, OidcError, ProviderUnavailable, Started
+from starlingmq.auth.oidc_outcome import SIGNED, LoggedIn, OidcError, ProviderUnavailable, Started
 from starlingmq.auth.oidc_provider import Provider
 from starlingmq.config.oidc_section import PATH, OidcConfig
 
@@ -158,6 +158,8 @@ class OidcLogin:
         return jwt.encode({**claims, "exp": int(time.time()) + seconds}, self._key(purpose), "HS256")
 
     def _claims(self, purpose: str, token: str, verify_exp: bool = True) -> dict[str, Any]:
+        if SIGNED.fullmatch(token) is None:  # so no header of a stranger is parsed
+            raise jwt.DecodeError
         options: Any = {"require": ["exp"], "verify_exp": verify_exp}
         claims: dict[str, Any] = jwt.decode(token, self._key(purpose), ["HS256"], options=options)
         return claims

@@ -3,9 +3,15 @@ need."""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Final, Literal
 
 from msgspec import Struct
+
+
+SIGNED: Final = re.compile(r"eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
+"""The form of attempts and sessions (``api.oidc_login``): the only header that nodes write, and 256 bits of a signature,
+which are not guessed."""
 
 
 class OidcError(Exception):
