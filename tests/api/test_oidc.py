@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -485,6 +486,28 @@ async def test_the_certificate_of_the_provider_is_checked_against_the_authority_
             answer = await started(ask, await serve(auth=settings(issuer, tmp_path, ca=ca)))
             assert answer.status_code == 503 and "certificate verify failed" in answer.text.lower(), answer.text
             assert provider.asked == []
+
+
+
+async def test_wrong_and_banned_logins_keep_no_slot_from_others(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused without delay, so a few addresses cannot fill the slots while the provider answers."""
+    auth = settings(hostile.issuer, tmp_path)
+    auth["failures"] = {"delay": 5, "limit": 3}
+    broker = await serve(auth=auth)
+
+    async def delayed(seconds: float) -> None:
+        raise AssertionError(f"a delay of {seconds} s")
+
+    monkeypatch.setattr("starlingmq.api.guard.asyncio", SimpleNamespace(sleep=delayed))
+    hostile.raw = {"/token": b'{"id_token": "x"}'}
+    for problem in ("no signed", "no signed", "no signed", "banned"):
+        if problem == "banned":
+            answer = await started(ask, broker)
+        else:
+            answer = await lied(ask, broker, hostile)
+        assert answer.status_code == 403 and problem in answer.text, answer.text
 
 
 # Sessions

@@ -194,7 +194,11 @@ class Guard:
 
     async def _log_in(self, authorization: str, address: str) -> str:
         name = self.access.name_in(authorization)
-        await self._refuse_banned(address, name)
+        try:
+            self._refuse_banned(address, name)
+        except RequestRefused:
+            await asyncio.sleep(BANNED_SECONDS)
+            raise
         try:
             who = await self.access.by_password(authorization, f"{address}:0")
         except Busy:
@@ -206,7 +210,7 @@ class Guard:
             return who
         reason = "password" if self.access.is_basic(authorization) else "token"
         self._note_refusal(reason, address, name)
-        await self._count_failure(address, name)
+        await asyncio.sleep(self._count_failure(address, name))
         raise RequestRefused(401, REFUSALS[reason], [WHO])
 
     def _logins(self) -> OidcLogin:
@@ -218,8 +222,8 @@ class Guard:
     async def log_in_by_provider(self, address: str, step: Callable[[OidcLogin], Awaitable[T]]) -> T:
         """One step of a login by OpenID Connect. Raises RequestRefused."""
         oidc = self._logins()
+        self._refuse_banned(address, "")
         with self._at_provider.taken(network_key(address)):
-            await self._refuse_banned(address, "")
             try:
                 return await step(oidc)
             except ProviderUnavailable as error:
@@ -227,22 +231,21 @@ class Guard:
                 raise RequestRefused(503, REFUSALS["provider"] % error) from None
             except OidcError as error:
                 self._note_refusal("oidc", address, "", str(error))
-                await self._count_failure(address, "")
+                self._count_failure(address, "")  # no delay, which would keep the slot: codes are not guessed
                 raise RequestRefused(403, str(error)) from None
 
-    async def _refuse_banned(self, address: str, name: str) -> None:
+    def _refuse_banned(self, address: str, name: str) -> None:
         """Raises RequestRefused."""
         if self.bans.of(monotonic(), address, name, "") is not None:
             self._note_refusal("banned", address, name)
-            await asyncio.sleep(BANNED_SECONDS)
             raise RequestRefused(403, "this address or user is banned for a while")
 
-    async def _count_failure(self, address: str, name: str) -> None:
-        """A login was wrong. Returns when its answer is due."""
+    def _count_failure(self, address: str, name: str) -> float:
+        """A login was wrong. Returns the seconds by which to delay its answer."""
         delay, ban = self.bans.failed(monotonic(), address, name)
         if ban is not None:
             log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
-        await asyncio.sleep(delay)
+        return delay
 
     def _note_refusal(self, reason: str, address: str, name: str, detail: str = "") -> None:
         self.refused[reason] += 1
