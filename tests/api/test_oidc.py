@@ -488,7 +488,6 @@ async def test_the_certificate_of_the_provider_is_checked_against_the_authority_
             assert provider.asked == []
 
 
-
 async def test_wrong_and_banned_logins_keep_no_slot_from_others(
     serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -648,6 +647,12 @@ async def test_tokens_that_make_no_sense_are_no_session(
     assert answer.status_code == 401
     answer = await finish(ask, broker, {"code": "x", "state": "x"}, token)
     assert answer.status_code == 403 and "another broker" in answer.text
+
+
+async def test_strangers_send_small_bodies(serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    body = {"code": "x" * (40 << 10), "state": "x", "attempt": "x"}
+    assert (await ask(broker, "POST", "/api/v1/login/finish", json=body)).status_code == 413
 
 
 # Without a provider, and from elsewhere

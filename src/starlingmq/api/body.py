@@ -8,14 +8,15 @@ from typing import Final
 from starlingmq.api.asgi import CHANGING, CLOSE, Message, Receive, RequestRefused, Scope, header
 
 BODY_BYTES_MAX: Final = 2 << 20
+OPEN_BODY_BYTES_MAX: Final = 32 << 10  # of routes without a login, so of strangers
 BODY_SECONDS: Final = 30.0
 
 
-async def read_body(scope: Scope, receive: Receive) -> bytes:
+async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
     """Raises RequestRefused for a body that is too large, too slow, or could come from an HTML form."""
     length = header(scope, b"content-length") or "0"
-    if not length.isdigit() or int(length) > BODY_BYTES_MAX:
-        raise RequestRefused(413, f"the request body may have at most {BODY_BYTES_MAX:,} bytes", [CLOSE])
+    if not length.isdigit() or int(length) > most:
+        raise RequestRefused(413, f"the request body may have at most {most:,} bytes", [CLOSE])
     parts: list[bytes] = []
     size = 0
     try:
@@ -26,8 +27,8 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
                     raise RequestRefused(400, "the request ended before its body was complete")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
-                if size > BODY_BYTES_MAX:
-                    raise RequestRefused(413, f"the request body may have at most {BODY_BYTES_MAX:,} bytes", [CLOSE])
+                if size > most:
+                    raise RequestRefused(413, f"the request body may have at most {most:,} bytes", [CLOSE])
                 if not message.get("more_body", False):
                     break
     except TimeoutError:

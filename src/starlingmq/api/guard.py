@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 from starlingmq.api.asgi import CHANGING, App, Receive, RequestRefused, Scope, Send, header, refuse
-from starlingmq.api.authorization import Busy, HttpAuthorization
-from starlingmq.api.body import read_body, replay
+from starlingmq.api.authorization import BEARER, Busy, HttpAuthorization
+from starlingmq.api.body import BODY_BYTES_MAX, OPEN_BODY_BYTES_MAX, read_body, replay
 from starlingmq.api.connection_limit import Slots
 from starlingmq.auth.automatic_bans import AutomaticBans
 from starlingmq.auth.oidc_outcome import OidcError, ProviderUnavailable
@@ -107,9 +107,10 @@ class Guard:
     async def pass_on(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._admit(scope)
-            body = await read_body(scope, receive)
+            is_open = OPEN in scope["route_handler"].opt
+            body = await read_body(scope, receive, OPEN_BODY_BYTES_MAX if is_open else BODY_BYTES_MAX)
             self._admit_again(scope)
-            with self._requests.taken("") if OPEN not in scope["route_handler"].opt else nullcontext():
+            with self._requests.taken("") if not is_open else nullcontext():
                 await app(scope, replay(body, receive), send)
         except RequestRefused as refusal:
             await refuse(send, refusal)
