@@ -649,6 +649,26 @@ async def test_tokens_that_make_no_sense_are_no_session(
     assert answer.status_code == 403 and "another broker" in answer.text
 
 
+async def test_a_ban_of_a_user_ends_the_sessions_of_that_user(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    olga = (await lied(ask, broker, hostile)).json()
+    hostile.claims = {"preferred_username": "otto"}
+    otto = (await lied(ask, broker, hostile)).json()
+    http = httpx.AsyncClient(base_url=broker.address("http"), trust_env=False)
+    async with http, http.stream("GET", "/api/v1/tail", params={"filter": "#"}, headers=bearer(olga)) as stream:
+        lines = stream.aiter_lines()
+        assert "ready" in await anext(lines)
+        ban = {"kind": "user", "name": "oidc:olga", "seconds": 60}
+        answer = await ask(broker, "POST", "/api/v1/bans", json=ban, headers=bearer(otto))
+        assert answer.status_code in (200, 201), answer.text
+        for told, status in ((olga, 403), (otto, 200)):
+            assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == status
+        async with within(60):
+            assert [line async for line in lines if line.startswith("event: message")] == []
+
+
 async def test_strangers_send_small_bodies(serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider) -> None:
     broker = await serve(auth=settings(hostile.issuer, tmp_path))
     body = {"code": "x" * (40 << 10), "state": "x", "attempt": "x"}

@@ -63,6 +63,7 @@ PROXIED: Final = frozenset((b"x-forwarded-for", b"forwarded", b"via", b"x-real-i
 REQUESTS_MAX: Final = 64
 LOG_IN: Final = "a token or a password is required"
 ONLY_VIEWS: Final = "this user may look, but change nothing and not see messages (auth.api.viewers)"
+BANNED: Final = "this address or user is banned for a while"
 ENDED: Final = "the session has ended; log in again"
 WHO: Final = (b"www-authenticate", b'Bearer realm="starlingmq"')
 LOG_INS_MAX: Final = 64  # being checked, or wrong and delayed; fewer than the connections of an address
@@ -139,7 +140,7 @@ class Guard:
                 if access.only_views(authorization) and operates:
                     raise RequestRefused(403, ONLY_VIEWS)
                 proof = access.proof_of(authorization)
-            scope["state"][GOES_ON] = partial(self._goes_on, authorization, proof, operates)
+            scope["state"][GOES_ON] = partial(self._goes_on, authorization, proof, operates, scope["state"]["user"])
         if scope["method"] in CHANGING:
             self._check_origin(scope, host)
 
@@ -157,10 +158,11 @@ class Guard:
         if goes_on is not None and not goes_on():
             raise RequestRefused(401, LOG_IN, [WHO])
 
-    def _goes_on(self, authorization: str, proof: object, operates: bool) -> bool:
+    def _goes_on(self, authorization: str, proof: object, operates: bool, user: str) -> bool:
         """Whether a client that was admitted would be admitted now, by the present tokens and users: for long-running
         replies. ``operates``: a viewer would not."""
-        return self.access.holds(authorization, proof) and not (operates and self.access.only_views(authorization))
+        holds = self.access.holds(authorization, proof) and not self._is_banned(user)
+        return holds and not (operates and self.access.only_views(authorization))
 
     def _check_origin(self, scope: Scope, host: str) -> None:
         """For requests that change something. Programs send none of these headers, and browsers cannot omit them."""
@@ -178,10 +180,13 @@ class Guard:
         return name in self.hosts and port in ("", host.partition(":")[2])
 
     async def _identify(self, scope: Scope) -> str:
-        """The name of the client. A valid token is accepted even from a banned address."""
+        """The name of the client. A valid token is accepted even from a banned address; a session ends with a ban of
+        its user."""
         authorization = header(scope, b"authorization")
         who = self.access.by_token(authorization)
         if who is not None:
+            if self._is_banned(who):
+                raise RequestRefused(403, BANNED)
             return who
         if not self.access.has_login:
             self._note_refusal("unset", scope["client"][0], "")
@@ -214,6 +219,10 @@ class Guard:
         await asyncio.sleep(self._count_failure(address, name))
         raise RequestRefused(401, REFUSALS[reason], [WHO])
 
+    def _is_banned(self, user: str) -> bool:
+        """Whether an operator has banned a user by name. A token of the file has no user."""
+        return user != BEARER and self.bans.of(monotonic(), "", user, "") is not None
+
     def _logins(self) -> OidcLogin:
         """Raises RequestRefused."""
         if self.access.oidc is None:
@@ -239,7 +248,7 @@ class Guard:
         """Raises RequestRefused."""
         if self.bans.of(monotonic(), address, name, "") is not None:
             self._note_refusal("banned", address, name)
-            raise RequestRefused(403, "this address or user is banned for a while")
+            raise RequestRefused(403, BANNED)
 
     def _count_failure(self, address: str, name: str) -> float:
         """A login was wrong. Returns the seconds by which to delay its answer."""
