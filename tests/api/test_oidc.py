@@ -669,6 +669,18 @@ async def test_a_ban_of_a_user_ends_the_sessions_of_that_user(
             assert [line async for line in lines if line.startswith("event: message")] == []
 
 
+async def test_a_session_ends_when_its_claims_are_read_in_another_way(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    """A claim that people can change themselves was a mistake: its sessions must not last."""
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    told = (await lied(ask, broker, hostile)).json()
+    sections = {"listeners": ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"], "node": {"shutdown_timeout": 0.1}}
+    for more, status in (({}, 200), ({"roles_claim": "roles"}, 401), ({"username_claim": "sub"}, 401)):
+        broker.reload(from_tree({**sections, "auth": settings(hostile.issuer, tmp_path, **more)}))
+        assert (await ask(broker, "GET", "/api/v1/overview", headers=bearer(told))).status_code == status, more
+
+
 async def test_strangers_send_small_bodies(serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider) -> None:
     broker = await serve(auth=settings(hostile.issuer, tmp_path))
     body = {"code": "x" * (40 << 10), "state": "x", "attempt": "x"}

@@ -67,7 +67,8 @@ class OidcLogin:
 
     def __init__(self, config: OidcConfig, secret: bytes) -> None:
         self._config = config
-        self._secret = _stretched(secret, f"{config.issuer} {config.client_id}")
+        identity = (config.issuer, config.client_id, config.username_claim, config.roles_claim)
+        self._secret = _stretched(secret, repr(identity))
         self._provider = Provider(config)
         self._used: OrderedDict[str, float] = OrderedDict()  # ids of attempts, until when they could be used
         self.host = urlsplit(config.issuer).netloc
@@ -145,7 +146,7 @@ class OidcLogin:
                     return role
         return ""
 
-    # Signatures. Keys differ by what is signed, by issuer and by client, so none is taken for another.
+    # Signatures. Keys differ by what is signed, by issuer, client and claims, so none is taken for another.
 
     def _key(self, purpose: str) -> bytes:
         return hmac.digest(self._secret, purpose.encode(), "sha256")
