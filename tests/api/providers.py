@@ -110,7 +110,8 @@ class Key:
 
 class HostileProvider:
     """Correct by default. ``claims`` replaces claims of the ID token, ``token`` makes it, ``raw`` replaces the body of
-    a path; requests to a path in ``silent`` get no answer. ``asked``: the paths of all requests."""
+    a path, ``status`` its status, ``more`` is a header of all answers; requests to a path in ``silent`` get no
+    answer. ``asked``: the paths of all requests, ``heads`` their heads."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -124,6 +125,9 @@ class HostileProvider:
         self.userinfo: dict[str, Any] = {}
         self.silent: set[str] = set()
         self.raw: dict[str, bytes] = {}
+        self.status: dict[str, int] = {}
+        self.more = ""
+        self.heads: list[str] = []
         self._unanswered: list[asyncio.StreamWriter] = []
         self.waits = asyncio.Event()  # a request is not answered
 
@@ -142,13 +146,15 @@ class HostileProvider:
             form = parse_qs((await reader.readexactly(int(length[1]) if length else 0)).decode())
             path = head.split(b" ")[1].decode()
             self.asked.append(path)
+            self.heads.append(head.decode())
             if path in self.silent:
                 self._unanswered.append(writer)
                 self.waits.set()
                 await reader.read()  # until the broker gives up
                 return
             body = self.raw.get(path) or json.dumps(self.answer(path, form)).encode()
-            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            told = f"HTTP/1.1 {self.status.get(path, 200)} OK\r\nconnection: close\r\n{self.more}"
+            writer.write(told.encode() + b"content-length: %d\r\n\r\n%b" % (len(body), body))
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass

@@ -371,6 +371,43 @@ async def test_answers_that_make_no_sense_are_refused_with_one_line(
         assert answer.status_code == 503 and "\n" not in answer.json()["error"], (name, answer.text)
 
 
+async def test_wrong_settings_of_the_broker_at_the_provider_ban_no_person(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    """A secret that was renewed at the provider alone."""
+    auth = settings(hostile.issuer, tmp_path)
+    auth["failures"]["limit"] = 2
+    broker = await serve(auth=auth)
+    hostile.status = {"/token": 401}
+    hostile.raw = {"/token": b'{"error": "invalid_client"}'}
+    for _ in range(4):
+        answer = await lied(ask, broker, hostile)
+        assert answer.status_code == 503 and "refuses: invalid_client" in answer.text
+    hostile.status, hostile.raw = {}, {}
+    assert (await lied(ask, broker, hostile)).status_code == 200
+
+
+async def test_a_cookie_of_the_provider_is_not_sent_with_the_login_of_another_person(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broker = await serve(auth=settings(hostile.issuer, tmp_path))
+    hostile.more = "set-cookie: session=olga; path=/\r\n"
+    for _ in range(2):
+        assert (await lied(ask, broker, hostile)).status_code == 200
+    assert len(hostile.heads) > 3 and not any("cookie" in head.lower() for head in hostile.heads)
+
+
+async def test_a_provider_elsewhere_names_no_services_of_this_machine(
+    serve: Serve, ask: Ask, tmp_path: Path, certificates: Certificates
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificates.issue("localhost"))
+    async with hostile_provider(OURS, context) as provider:
+        provider.metadata = {"jwks_uri": "http://127.0.0.1:8080/jwks"}
+        answer = await started(ask, await serve(auth=settings(provider.issuer, tmp_path, ca=certificates.ca)))
+        assert answer.status_code == 503 and "no usable jwks_uri" in answer.text
+
+
 # Time and work
 
 

@@ -89,7 +89,7 @@ class HttpAuthorization:
     def has_ended(self, authorization: str) -> bool:
         """Whether the header, which ``by_token`` does not know, has the token of a session: one that has ended, or that
         was begun before a restart or with other settings. That is no guess."""
-        return SIGNED.fullmatch(_token(authorization) or "") is not None
+        return SIGNED.fullmatch(_token(authorization)) is not None
 
     async def by_password(self, authorization: str, peer: str) -> str | None:
         """The user name of a client whose header has the right password of a listed user; None for any other. Raises
@@ -126,12 +126,10 @@ class HttpAuthorization:
 
     def _known(self, authorization: str) -> bool:
         """Whether the header has a token of the file."""
-        token = _token(authorization)
-        return token is not None and is_known(token.encode(), self._tokens)
+        return is_known(_token(authorization).encode(), self._tokens)
 
     def _session(self, authorization: str) -> OidcSession | None:
-        token = None if self.oidc is None else _token(authorization)
-        return None if self.oidc is None or token is None else self.oidc.session(token)
+        return None if self.oidc is None else self.oidc.session(_token(authorization))
 
     async def _user(self, credentials: str, peer: str) -> str | None:
         name, password = _name_and_password(credentials)
@@ -154,9 +152,10 @@ class HttpAuthorization:
             await self.oidc.close()
 
 
-def _token(authorization: str) -> str | None:
+def _token(authorization: str) -> str:
+    """The token in a Bearer header; "" if it is not one."""
     scheme, _, credentials = authorization.partition(" ")
-    return credentials.strip() if scheme.lower() == "bearer" else None
+    return credentials.strip() if scheme.lower() == "bearer" else ""
 
 
 def _logins_of(config: Config, secret: bytes) -> OidcLogin:

@@ -8,10 +8,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-
 SIGNED: Final = re.compile(r"eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
-"""The form of attempts and sessions (``api.oidc_login``): the only header that nodes write, and 256 bits of a signature,
-which are not guessed."""
+"""The form of attempts and sessions (``api.oidc_login``): the header that nodes write, and a signature of 256 bits,
+which is not guessed."""
 
 
 class OidcError(Exception):

@@ -21,6 +21,7 @@ import asyncio
 import hmac
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -28,7 +29,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 import httpx
 import jwt
-from msgspec import MsgspecError, Struct, json
+from msgspec import MsgspecError, Struct, convert, json
 
 from starlingmq.auth.oidc_outcome import OidcError, ProviderUnavailable
 from starlingmq.auth.tokens import ALGORITHMS
@@ -90,6 +91,7 @@ class Provider:
             verify=_context(config.ca),
             headers={"accept": "application/json", "accept-encoding": "identity"},
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one login tells nothing to the next
             trust_env=False,
         )
         self._metadata = ProviderDocument(self._fetch_metadata, METADATA_SECONDS)
@@ -156,21 +158,17 @@ class Provider:
         address = self._config.issuer.rstrip("/") + "/.well-known/openid-configuration"
         told = await self._call("GET", address, "the metadata of the provider")
         try:
-            metadata = json.decode(json.encode(told), type=Metadata)
+            metadata = convert(told, Metadata)
         except MsgspecError as error:
             raise ProviderUnavailable(f"the metadata of the provider is not valid: {error}") from None
         if metadata.issuer != self._config.issuer:
             raise ProviderUnavailable(
                 f"the provider names itself {_shown(metadata.issuer)}, not {self._config.issuer} ({PATH}.issuer)"
             )
-        for name in (
-            "authorization_endpoint",
-            "token_endpoint",
-            "jwks_uri",
-            "userinfo_endpoint",
-            "end_session_endpoint",
-        ):
-            _check_endpoint(name, getattr(metadata, name))
+        plain = urlsplit(self._config.issuer).scheme == "http"
+        for name in Metadata.__struct_fields__:
+            if name.endswith(("_endpoint", "_uri")):
+                _check_endpoint(name, getattr(metadata, name), plain)
         return metadata
 
     async def _fetch_keys(self) -> list[jwt.PyJWK]:
@@ -227,8 +225,10 @@ class Provider:
             told = json.decode(bytes(body))
         except (MsgspecError, ValueError, RecursionError):
             told = None
-        if response.status_code in (400, 401) and isinstance(told, dict) and isinstance(told.get("error"), str):
-            raise OidcError(f"{what} refuses: {_shown(told['error'])}")
+        refusal = told.get("error") if isinstance(told, dict) else None
+        if response.status_code in (400, 401) and isinstance(refusal, str):  # not invalid_grant: wrong settings of ours
+            kind = OidcError if refusal == "invalid_grant" else ProviderUnavailable
+            raise kind(f"{what} refuses: {_shown(refusal)}")
         if response.status_code != 200 or not isinstance(told, dict):
             raise ProviderUnavailable(f"{what}: status {response.status_code}, where a JSON object was expected")
         return told
@@ -265,7 +265,9 @@ class Provider:
         return claims
 
     def _for_us(self, claims: dict[str, Any]) -> dict[str, Any]:
-        """OpenID Connect Core 1.0, 3.1.3.7: 4 and 5."""
+        """OpenID Connect Core 1.0, 3.1.3.7: 2, 4 and 5. PyJWT 2.10.0 takes a part of the issuer for the issuer."""
+        if claims["iss"] != self._config.issuer:
+            raise _invalid(jwt.InvalidIssuerError())
         several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
         if claims.get("azp", None if several else self._config.client_id) != self._config.client_id:
             raise OidcError("the ID token is for another client (azp)")
@@ -332,11 +334,12 @@ def _with_query(endpoint: str, **parameters: str) -> str:
     return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(parameters)}"
 
 
-def _check_endpoint(name: str, url: str) -> None:
-    """A browser is sent there, or a secret. Raises ProviderUnavailable."""
+def _check_endpoint(name: str, url: str, plain: bool) -> None:
+    """A browser is sent there, or a secret. ``plain``: the provider is on this machine and without TLS, so these may
+    be; no other one may name services of this machine. Raises ProviderUnavailable."""
     try:
         parts = urlsplit(url)
-        safe = parts.scheme == "https" or (parts.scheme == "http" and is_local(url))
+        safe = parts.scheme == "https" or (plain and parts.scheme == "http" and is_local(url))
         usable = not url or (safe and bool(parts.hostname) and "@" not in parts.netloc and not parts.fragment)
     except ValueError:
         usable = False
