@@ -352,6 +352,26 @@ async def test_metadata_that_is_not_safe_is_not_used(
     assert answer.status_code == 503 and "provider" in answer.json()["error"], answer.text
 
 
+@pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "jwks_uri"])
+async def test_metadata_that_lacks_an_address_is_not_used(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider, name: str
+) -> None:
+    hostile.metadata = {name: "", "userinfo_endpoint": None}
+    answer = await started(ask, await serve(auth=settings(hostile.issuer, tmp_path)))
+    assert answer.status_code == 503 and f"no usable {name}" in answer.json()["error"], answer.text
+
+
+async def test_a_key_that_cannot_be_used_does_not_spoil_the_others(
+    serve: Serve, ask: Ask, tmp_path: Path, hostile: HostileProvider
+) -> None:
+    broken: list[Any] = [{"kty": "oct"}, {"kty": ["RSA"]}, 7, {"kty": "EC", "crv": "P-256", "x": 1, "y": []}]
+    hostile.keys = [*broken, *hostile.keys]
+    assert (await lied(ask, await serve(auth=settings(hostile.issuer, tmp_path)), hostile)).status_code == 200
+    hostile.keys = broken
+    answer = await lied(ask, await serve(auth=settings(hostile.issuer, tmp_path)), hostile)
+    assert answer.status_code == 503 and "no usable keys" in answer.text
+
+
 BAD_BODIES: Final = {"deep": b"[" * 100_000, "text": b"hello", "list": b"[]", "none": b" "}
 
 

@@ -44,6 +44,7 @@ ANSWER_SECONDS: Final = 10.0
 LEEWAY_SECONDS: Final = 30.0
 METADATA_SECONDS: Final = 3600.0
 KEYS_SECONDS: Final = 300.0  # a key that the provider has withdrawn counts no longer than this
+KEYS_MAX: Final = 100  # those after them do not count
 RETRY_SECONDS: Final = 5.0
 CONNECTIONS_MAX: Final = 16
 NAME_MAX: Final = 256  # characters
@@ -65,8 +66,8 @@ class Metadata(Struct, frozen=True):
     authorization_endpoint: str
     token_endpoint: str
     jwks_uri: str
-    userinfo_endpoint: str = ""
-    end_session_endpoint: str = ""
+    userinfo_endpoint: str | None = None
+    end_session_endpoint: str | None = None
     token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
 
 
@@ -124,7 +125,7 @@ class Provider:
             raise OidcError("the ID token is for another login (nonce)")
         wanted = (self._config.username_claim, self._config.roles_claim)
         if metadata.userinfo_endpoint and any(_claim(claims, name) is None for name in wanted):
-            claims = {**await self._userinfo(metadata, granted, claims["sub"]), **claims}
+            claims = {**await self._userinfo(metadata.userinfo_endpoint, granted, claims["sub"]), **claims}
         roles = _claim(claims, self._config.roles_claim)
         listed = roles if isinstance(roles, list) else [roles]
         return OidcIdentity(
@@ -167,17 +168,18 @@ class Provider:
             )
         plain = urlsplit(self._config.issuer).scheme == "http"
         for name in Metadata.__struct_fields__:
-            if name.endswith(("_endpoint", "_uri")):
+            if name.endswith(("_endpoint", "_uri")) and getattr(metadata, name) is not None:
                 _check_endpoint(name, getattr(metadata, name), plain)
         return metadata
 
     async def _fetch_keys(self) -> list[jwt.PyJWK]:
         told = await self._call("GET", (await self._metadata.get()).jwks_uri, "the keys of the provider")
-        try:
-            keys = jwt.PyJWKSet.from_dict(told).keys  # leaves out those of unknown kinds
-        except (jwt.PyJWTError, ValueError, TypeError, AttributeError, NotImplementedError):
-            raise ProviderUnavailable("the provider has no usable keys") from None
-        return [key for key in keys if key.key_type in ASYMMETRIC and key.public_key_use in (None, "sig")]
+        listed = told.get("keys")
+        keys = [_key(one) for one in listed[:KEYS_MAX]] if isinstance(listed, list) else []
+        found = [key for key in keys if key is not None]
+        if not found:
+            raise ProviderUnavailable("the provider has no usable keys")
+        return found
 
     async def _redeem(self, metadata: Metadata, code: str, verifier: str) -> dict[str, Any]:
         form = {
@@ -195,12 +197,12 @@ class Provider:
                 form["client_secret"] = self._secret
         return await self._call("POST", metadata.token_endpoint, "the provider", data=form, auth=login)
 
-    async def _userinfo(self, metadata: Metadata, granted: dict[str, Any], subject: str) -> dict[str, Any]:
+    async def _userinfo(self, endpoint: str, granted: dict[str, Any], subject: str) -> dict[str, Any]:
         """More claims about the same person."""
         headers = {"authorization": f"Bearer {granted.get('access_token', '')}"}
         if not headers["authorization"].isascii() or not headers["authorization"].isprintable():
             raise ProviderUnavailable("the provider has sent no usable access token")
-        told = await self._call("GET", metadata.userinfo_endpoint, "the provider (userinfo)", headers=headers)
+        told = await self._call("GET", endpoint, "the provider (userinfo)", headers=headers)
         if told.get("sub") != subject:  # OpenID Connect Core 1.0, 5.3.2
             raise OidcError("the provider tells about another person (sub) than that of the ID token")
         return told
@@ -303,6 +305,14 @@ class ProviderDocument(Generic[T]):
             return value
 
 
+def _key(told: Any) -> jwt.PyJWK | None:
+    """The key that signs tokens; None for another one, and for one that cannot be used: others still can."""
+    try:
+        return jwt.PyJWK(told) if told["kty"] in ASYMMETRIC and told.get("use", "sig") == "sig" else None
+    except (jwt.PyJWTError, ValueError, TypeError, LookupError, AttributeError, NotImplementedError):
+        return None
+
+
 def _fitting(keys: Sequence[jwt.PyJWK], header: dict[str, Any]) -> list[jwt.PyJWK]:
     """The keys that may have signed a token with this header. A key is used only for algorithms of its own kind."""
     kid, algorithm = header.get("kid"), header.get("alg")
@@ -340,7 +350,7 @@ def _check_endpoint(name: str, url: str, plain: bool) -> None:
     try:
         parts = urlsplit(url)
         safe = parts.scheme == "https" or (plain and parts.scheme == "http" and is_local(url))
-        usable = not url or (safe and bool(parts.hostname) and "@" not in parts.netloc and not parts.fragment)
+        usable = safe and bool(parts.hostname) and "@" not in parts.netloc and not parts.fragment
     except ValueError:
         usable = False
     if not usable or not url.isascii() or not url.isprintable() or " " in url:
