@@ -228,7 +228,7 @@ class Provider:
         except (MsgspecError, ValueError, RecursionError):
             told = None
         refusal = told.get("error") if isinstance(told, dict) else None
-        if response.status_code in (400, 401) and isinstance(refusal, str):  # not invalid_grant: our settings
+        if response.status_code in (400, 401) and isinstance(refusal, str):  # but for invalid_grant, a setting is wrong
             kind = OidcError if refusal == "invalid_grant" else ProviderUnavailable
             raise kind(f"{what} refuses: {_shown(refusal)}")
         if response.status_code != 200 or not isinstance(told, dict):

@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec import Meta
 
 from starlingmq.config.networks import is_local
+from starlingmq.config.secret_masking import SECRET_URL
 from starlingmq.config.section_types import ConfigError, PositiveDuration, Section
 
 PATH: Final = "auth.api.oidc"
@@ -15,7 +16,11 @@ PATH: Final = "auth.api.oidc"
 
 class OidcConfig(Section, frozen=True):
     issuer: Annotated[
-        str, Meta(description="Issuer of the provider, as in the iss claim of its tokens. Empty: no such logins.")
+        str,
+        Meta(
+            description="Issuer of the provider, as in the iss claim of its tokens. Empty: no such logins.",
+            extra=SECRET_URL,
+        ),
     ] = ""
     client_id: Annotated[str, Meta(description="Client id that the provider has given to this dashboard.")] = ""
     client_secret_file: Annotated[
@@ -25,7 +30,8 @@ class OidcConfig(Section, frozen=True):
         str,
         Meta(
             description="Address of the dashboard as browsers see it (https://broker.example.org/). The provider must "
-            "know it, with the slash at its end, as redirect URI for logins and logouts."
+            "know it, with the slash at its end, as redirect URI for logins and logouts.",
+            extra=SECRET_URL,
         ),
     ] = ""
     scopes: Annotated[tuple[str, ...], Meta(description="Scopes that are requested.")] = ("openid", "profile")
