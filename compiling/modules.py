@@ -39,6 +39,9 @@ carries many messages.
 """
 
 MODULES: Final = {
+    "bridges/bridge_relay.py": "runs for each message of a bridge",
+    "bridges/site_mark.py": "runs for each message of a bridge",
+    "bridges/topic_maps.py": "runs for each message of a bridge",
     "bulk/columns.py": "runs for each message that is read from a stream",
     "cluster/balance/drain.py": IN_EACH_TURN,
     "cluster/etcd/election.py": IN_EACH_TURN,

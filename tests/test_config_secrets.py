@@ -35,6 +35,7 @@ HARMLESS: Final = {
     "listeners[].tls.key": "the path of a file",
     "cluster.tls.key": "the path of a file",
     "cluster.etcd.tls.key": "the path of a file",
+    "bridges[].tls.key": "the path of a file",
     "nats.nkeys[]": "public keys",
 }
 
@@ -60,7 +61,12 @@ def texts(kind: inspect.Type, path: str = "", mark: str = "") -> Iterator[tuple[
 TEXTS: Final = dict(texts(inspect.type_info(Config)))
 MARKED: Final = {path: mark for path, mark in TEXTS.items() if mark}
 URL: Final = f"http://user-{CANARY}:password-{CANARY}@127.0.0.1:1/path?query={CANARY}#fragment-{CANARY}"
-NEEDED: Final[dict[str, Any]] = {"listeners[].tls": {"cert": "cert.pem"}, "listeners[]": {"url": "mqtts://127.0.0.1:0"}}
+BRIDGE: Final = {"name": "b", "servers": ["mqtt://127.0.0.1"], "topics": [{"filter": "a/#"}]}
+NEEDED: Final[dict[str, Any]] = {
+    "listeners[].tls": {"cert": "cert.pem"},
+    "listeners[]": {"url": "mqtts://127.0.0.1:0"},
+    "bridges[]": BRIDGE,
+}
 
 
 def tree_with(path: str, value: Any, tree: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ RANKS: Final = (
     ("core",),
     ("cluster",),
     ("storage", "net", "auth", "hooks", "log", "client"),
+    ("bridges",),
     ("admin", "api", "otel"),
     ("bulk",),
     ("spark",),

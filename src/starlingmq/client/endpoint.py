@@ -82,13 +82,14 @@ def _plain(text: str | None) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
     """Paths of PEM files. ``ca`` empty: the system's authorities. ``insecure``: do not check the host name in the
-    certificate; without a ``ca``, do not check the issuer either.
+    certificate; without a ``ca``, do not check the issuer either. ``alpn``: the application protocols to offer.
     """
 
     ca: str = ""
     cert: str = ""
     key: str = ""
     insecure: bool = False
+    alpn: tuple[str, ...] = ()
 
     def context(self) -> ssl.SSLContext:
         """Build the SSL context. Raises OSError or ssl.SSLError for unusable files."""
@@ -102,4 +103,6 @@ class Tls:
             context.verify_mode = ssl.CERT_REQUIRED if self.ca else ssl.CERT_NONE
         if self.cert:
             context.load_cert_chain(self.cert, self.key or None)
+        if self.alpn:
+            context.set_alpn_protocols(list(self.alpn))
         return context

@@ -19,7 +19,7 @@ longer has the session, the client first renews its subscriptions. All times are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from starlingmq.client import inbox, window
@@ -173,6 +173,18 @@ class ClientState:
         except MqttError as error:
             self._fail(error.reason, error.detail + self.doubt())
         return self._take_events()
+
+    def heard(self, now: float) -> None:
+        """The server has sent something that goes past this client."""
+        self._heard_at = now
+
+    def spoke(self, now: float) -> None:
+        """Something that goes past this client is written."""
+        self._spoke_at = now
+
+    def reserve(self, packet_ids: Iterable[int]) -> None:
+        """These packet ids are used by others."""
+        self._ids.reserve(packet_ids)
 
     def tick(self, now: float, reading: bool = True) -> list[Event]:
         """Time has passed. ``reading`` is false while the caller leaves the server's bytes unread on purpose."""

@@ -21,6 +21,7 @@ by PUBCOMP, because its PUBLISH must never be sent again [MQTT-4.3.3-6] while th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.wire.reasons import ProtocolError
@@ -52,6 +53,9 @@ class PacketIds:
         self._used.add(candidate)
         self._last = candidate
         return candidate
+
+    def reserve(self, packet_ids: Iterable[int]) -> None:
+        self._used.update(packet_ids)
 
     def free(self) -> int:
         return MAX_PACKET_ID - len(self._used)

@@ -19,6 +19,7 @@ LIVE: Final = (
     "auth",
     "log",
     "streams.define",
+    "bridges",
     "tracing",
     "alarms",
     "node.shutdown_timeout",

@@ -23,6 +23,7 @@ from msgspec import Meta, field
 from starlingmq.config.alarms_section import AlarmsConfig, check_alarms
 from starlingmq.config.api_section import API_SCHEMES, guarded
 from starlingmq.config.auth_section import AuthConfig, check_auth, methods_of
+from starlingmq.config.bridges_section import BridgeConfig, check_bridges
 from starlingmq.config.cluster_section import ClusterConfig, check_cluster, refuse_open_cluster
 from starlingmq.config.groups_section import QueueGroupsConfig
 from starlingmq.config.limits_section import LimitsConfig
@@ -46,6 +47,7 @@ from starlingmq.config.tree_builder import Tree, build, read_yaml, set_path, set
 
 __all__ = [
     "AuthConfig",
+    "BridgeConfig",
     "ClusterConfig",
     "Config",
     "ConfigError",
@@ -147,6 +149,9 @@ class Config(Section, frozen=True):
         StreamsConfig,
         Meta(description="Streams, which keep messages for bulk readers, and the address where they are read."),
     ] = StreamsConfig()
+    bridges: Annotated[
+        tuple[BridgeConfig, ...], Meta(description="Other brokers that messages are exchanged with.")
+    ] = ()
     tracing: Annotated[TracingConfig, Meta(description="OpenTelemetry tracing of messages.")] = TracingConfig()
     alarms: Annotated[AlarmsConfig, Meta(description="Thresholds of alarms, and the address that is told.")] = (
         AlarmsConfig()
@@ -221,6 +226,7 @@ def checked(config: Config) -> Config:
     check_cluster(config.cluster, config.node.name, config.node.data_dir)
     check_nats(config.nats)
     check_streams(config.streams, config.node.data_dir)
+    check_bridges(config.bridges)
     check_auth(config.auth)
     check_tracing(config.tracing)
     check_alarms(config.alarms)

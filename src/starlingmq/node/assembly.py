@@ -46,6 +46,7 @@ from starlingmq.storage.opening import directory_of, open_store
 
 if TYPE_CHECKING:
     from starlingmq.api.listening import HttpSide
+    from starlingmq.bridges.bridge_set import BridgeSet
     from starlingmq.net.bulk_process import BulkProcess
     from starlingmq.net.copies.copy_part import CopyPart
     from starlingmq.net.etcd.etcd_access import EtcdAccess
@@ -72,6 +73,7 @@ class Sections(TypedDict, total=False):
     cluster: Mapping[str, Any]
     queue_groups: Mapping[str, Any]
     streams: Mapping[str, Any]
+    bridges: Iterable[Mapping[str, Any]]
     tracing: Mapping[str, Any]
     alarms: Mapping[str, Any]
 
@@ -137,6 +139,7 @@ class Broker:
         self._cluster: Cluster | None = None
         self._ending: asyncio.Future[None] | None = None
         self._bulk: BulkProcess | None = None
+        self._bridges: BridgeSet | None = None
         self._tracing = NodeTracing()
         self._revoking: asyncio.Future[None] | None = None
         self._copies = NodeCopies(copy_part)
@@ -251,6 +254,7 @@ class Broker:
             await listener_set.open(self._open_listener)
             if self.config.streams.listen:
                 await self._open_bulk()
+            self._use_bridges(self.config)
             if self._cluster is not None:
                 read_at = () if self._bulk is None else (bulk_url(self._bulk.address, self.config.node.name),)
                 self._cluster.open_to_clients(listener_set.listeners, read_at)
@@ -258,6 +262,27 @@ class Broker:
         except BaseException:
             await self.stop()
             raise
+
+    def _use_bridges(self, config: Config) -> None:
+        """Carry messages to other brokers and back as these settings say."""
+        if self._bridges is None:
+            if not config.bridges:
+                return
+            from starlingmq.bridges.bridge_set import BridgeSet
+
+            assert self._driver is not None
+            self._bridges = BridgeSet(self._driver, self._serving_nodes)
+        self._bridges.use(config)
+
+    def _serving_nodes(self) -> tuple[int, list[int]]:
+        """The own number and those of all nodes that serve clients; without a cluster (0, [0])."""
+        if self._cluster is None:
+            return 0, [0]
+        state = self._cluster.state
+        assert state is not None
+        directory = state.node_directory
+        own = [state.number] if state.serving and not directory.draining else []
+        return state.number, own + directory.welcoming()
 
     async def _open_bulk(self) -> None:
         """Start the bulk process."""
@@ -434,6 +459,7 @@ class Broker:
             self._notices.rate = config.limits.log_rate
             self._driver.on_event = event_listener(config, self.hooks, self._notices)
             self.state.ctx.use_events(self._driver.on_event is not None)
+        self._use_bridges(config)
         self.config = config
         if self._admin is not None:
             self._admin.alarms.reloaded()
@@ -490,6 +516,8 @@ class Broker:
         self._copies.stopping()
         if self._cluster is not None:
             self._cluster.stopping()
+        if self._bridges is not None:
+            await self._bridges.stop()
         await self._listener_set.close()
         self._admission.descriptors.close()
         if self._revoking is not None:

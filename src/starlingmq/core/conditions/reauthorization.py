@@ -43,12 +43,12 @@ class ReauthorizeJob(Job):
             client = session.client
             if client is None or client.state != OPEN or client.session is not session or client.link:
                 continue
-            reason = ctx.standing_of(client)
+            reason = ctx.standing(client)
             if reason != 0:
                 self.ending.fail(client, reason, "its user is no longer allowed to connect", "access_revoked")
                 continue
             client.rules = self.rules
-            ctx.give_rights(client, ctx.rights_of(client))
+            ctx.give_rights(client, ctx.granted(client))
             session.rules = 0  # its queued messages are checked when they are sent
             if client.protocol_handler is not None:
                 client.protocol_handler.revoke(client)

@@ -10,7 +10,17 @@ from starlingmq.core.publish.bridges import tells_state
 from starlingmq.core.publish.producers import named_by
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.qos import MAX_PACKET_ID, WINDOW_MAX
-from starlingmq.core.session.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX, Client, Session, Will
+from starlingmq.core.session.session import (
+    BRIDGE_LISTENER,
+    BRIDGE_PREFIX,
+    GROUP_PREFIX,
+    MOVED_PREFIX,
+    NATS_PREFIX,
+    NODE_PREFIX,
+    Client,
+    Session,
+    Will,
+)
 from starlingmq.core.topics.topics import of_the_node
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Connect
@@ -34,7 +44,9 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
         if not ctx.mqtt.empty_client_id:
             text = "the client id is empty, which mqtt.empty_client_id does not allow"
             raise ProtocolError(text, Reason.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT-3.1.3-8]
-    elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX)):
+    elif client.listener == BRIDGE_LISTENER:
+        client.bridge = True
+    elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX, BRIDGE_PREFIX)):
         raise ProtocolError("the client id is reserved for the broker", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     elif len(connect.client_id.encode()) > limits.client_id_length:
         raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
@@ -77,7 +89,8 @@ def asks_for_storage(connect: Connect) -> bool:
 def session_expiry(ctx: Context, connect: Connect) -> int:
     """Seconds that the session lasts without a connection."""
     if connect.version == 5:
-        return min(number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0), ctx.mqtt.max_session_expiry)
+        asked = number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0)
+        return asked if connect.client_id.startswith(BRIDGE_PREFIX) else min(asked, ctx.mqtt.max_session_expiry)
     return 0 if connect.clean_start else ctx.mqtt.session_expiry_v3
 
 

@@ -123,10 +123,10 @@ class ConnectDecisions:
         ctx = self.ctx
         if client.rules == ctx.rules:
             return 0
-        reason = ctx.standing_of(client)
+        reason = ctx.standing(client)
         if reason == 0:
             client.rules = ctx.rules
-            ctx.give_rights(client, ctx.rights_of(client))
+            ctx.give_rights(client, ctx.granted(client))
         return reason
 
     def kept_for_another(self, client: Client, session: Session | None) -> bool:

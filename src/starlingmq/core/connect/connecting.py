@@ -42,10 +42,11 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.owner_claims import OwnerClaim
 from starlingmq.core.context.ready import AUTHENTICATE, SESSION_PUT, HookAnswer, HookQuestion, Write
 from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.publish.bridges import tell_site
 from starlingmq.core.publish.publishing import Publishing
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import ASKING, AUTHENTICATING, CLOSED, OPEN, TURN_OVER, WORKING
-from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, is_anothers
 from starlingmq.core.session.will_rule import due_after, is_cancelled
 from starlingmq.core.subscribe.subscribing import Subscribing
@@ -157,6 +158,9 @@ class Connecting:
         check(self.ctx, self.router, client, connect)
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
         self.ending.waiting[client] = connect
+        if client.listener == BRIDGE_LISTENER:
+            self.accept(client, None)
+            return
         if not self.ctx.quotas.may_connect(self.ctx.now):
             elsewhere = self.ctx.connect_admission.with_room(client.listener) if client.version == 5 else ""
             reason = Reason.USE_ANOTHER_SERVER if elsewhere else Reason.CONNECTION_RATE_EXCEEDED
@@ -357,12 +361,14 @@ class Connecting:
         before = session.expiry
         agree(ctx, client, connect, session, agreed)
         self.publishing.producers.begin(client, connect.properties, agreed)
+        if ctx.site and prop.USER_PROPERTY in connect.properties:
+            tell_site(ctx.site, connect.properties, agreed)
         if ctx.cluster.interest is not None:
             ctx.cluster.interest.reconsider(session, before)
         session.client = client
         client.session = session
         client.state = OPEN
-        client.meter = ctx.quotas.meter(ctx.now)
+        client.meter = None if client.listener == BRIDGE_LISTENER else ctx.quotas.meter(ctx.now)
         self.deadlines.watch(client)
         session.will = will_of(ctx, client, connect.will) if claim is None else claim.will
         if session.will is not None:

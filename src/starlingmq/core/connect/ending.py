@@ -280,11 +280,11 @@ class Ending:
         client = will.client
         rights = client.rights
         if client.rules != self.ctx.rules:
-            if self.ctx.standing_of(client) != 0:
+            if self.ctx.standing(client) != 0:
                 return True
             if will.granted and client.standing is UNPROVED:
                 return False  # the rules that the client had of its own are not known any more
-            rights = self.ctx.rights_of(client)
+            rights = self.ctx.granted(client)
         # The rules may have changed after the will was left (ReauthorizeJob), even if the client knows them.
         message = will.message
         return rights is not None and not rights.may_publish(message.topic, message.qos, message.retain)

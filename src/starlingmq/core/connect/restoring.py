@@ -76,12 +76,10 @@ class Restoring:
 
     def queue(self, session: Session, references: References) -> None:
         if len(references) != 0:
-            bounded = session.node == 0
-            session.queue = (
-                self.sharing.queue()
-                if session.is_group_queue
-                else MessageQueue(self.ctx.max_queue if bounded else 0, self.ctx.max_queue_bytes if bounded else 0)
-            )
+            if session.is_group_queue:
+                session.queue = self.sharing.queue()
+            else:
+                session.queue = self.ctx.new_queue(session) if session.node == 0 else MessageQueue(0, 0)
             session.queue.restore(references)
 
     def window(self, session: Session, packet_id: int, outgoing: Outgoing) -> None:

@@ -18,7 +18,8 @@ from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.observe.audit import Audit
 from starlingmq.core.observe.counters import Counters
 from starlingmq.core.session.connection import CLOSED, TURN_OVER
-from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.queue import MessageQueue
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
 from starlingmq.core.session.session_user import BY_USER
 from starlingmq.core.turn.base_context import BaseContext
 from starlingmq.core.turn.job import Job
@@ -80,6 +81,8 @@ class Context(BaseContext):
     # the reason code with which the present rules would refuse a client; 0: they would not
     standing_of: Callable[[Client], int]
     session_owner: int  # one of ``core.session.session_user.RULES``
+    site: str  # the name of this broker or cluster for bridges of others; "": they are not told
+    bridge_bounds: dict[str, tuple[int, int]]  # messages and bytes that may wait, by client id of a bridge
     # copies for the hot path
     max_queue: int
     max_queue_bytes: int
@@ -132,6 +135,8 @@ class Context(BaseContext):
         self.rights_of = everything
         self.standing_of = welcome
         self.session_owner = BY_USER
+        self.site = ""
+        self.bridge_bounds = {}
         self.configure(mqtt, limits)
 
     def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
@@ -216,6 +221,31 @@ class Context(BaseContext):
         ``BrokerState.entitle`` applies them to connected clients."""
         self.rights_of = rights_of
         self.standing_of = standing_of
+
+    def bridge(self, site: str, bounds: dict[str, tuple[int, int]]) -> None:
+        """Set the name of this broker or cluster for bridges, and by client id of its own ones, how many messages and
+        bytes may wait for each."""
+        self.site = site
+        self.bridge_bounds = bounds
+        for client_id, (length, octets) in bounds.items():
+            session = self.sessions.get(client_id)
+            if session is not None and session.queue is not None:
+                session.queue.max_length, session.queue.max_bytes = length, octets
+
+    def new_queue(self, session: Session) -> MessageQueue:
+        """An empty queue for a client's session."""
+        bounds = self.bridge_bounds.get(session.client_id) if self.bridge_bounds else None
+        if bounds is not None:
+            return MessageQueue(bounds[0], bounds[1])
+        return MessageQueue(self.max_queue, self.max_queue_bytes)
+
+    def standing(self, client: Client) -> int:
+        """The reason code with which the present rules would refuse this client; 0: they would not."""
+        return 0 if client.listener == BRIDGE_LISTENER else self.standing_of(client)
+
+    def granted(self, client: Client) -> Rights | None:
+        """The rights of this client by the present rules; None: all."""
+        return None if client.listener == BRIDGE_LISTENER else self.rights_of(client)
 
     def give_rights(self, client: Client, rights: Rights | None) -> None:
         """From now on the client has these rights, and this broker's turns pay for their decisions."""

@@ -357,7 +357,7 @@ class Delivery:
             if session.node != 0:
                 queue = session.queue = MessageQueue(0, 0)  # accepted messages for another node are not dropped
             else:
-                queue = session.queue = MessageQueue(ctx.max_queue, ctx.max_queue_bytes)
+                queue = session.queue = ctx.new_queue(session)
         if ctx.recording and session.expiry != 0:
             ctx.ready.deliver(QUEUE_PUT, session, outgoing)
             ctx.spill(session)
@@ -400,7 +400,7 @@ class Delivery:
         ctx = self.ctx
         client = publisher.client
         receiver = session.client
-        if session.stalled or client is None or ctx.hold_seconds == 0.0:
+        if session.stalled or client is None or ctx.hold_seconds == 0.0 or session.client_id in ctx.bridge_bounds:
             return
         if receiver is None:
             if not session.is_group_queue:

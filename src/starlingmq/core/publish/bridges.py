@@ -1,4 +1,6 @@
-"""Bridges of mosquitto. A connection is recognised as a bridge by bit 7 of the protocol level (``try_private``), which
+"""The state of bridges, as mosquitto shows it: of its own, and of this broker's (``starlingmq.bridges``).
+
+A bridge of mosquitto is a client. Its connection is recognised by bit 7 of the protocol level (``try_private``), which
 is in no specification, or by a will on its state topic, which is all that a bridge of MQTT 5 shows.
 
 A bridge publishes its state: retained ``1`` on its state topic after CONNACK, retained ``0`` as its will. The topic is
@@ -8,7 +10,15 @@ else there.
 
 from __future__ import annotations
 
-from starlingmq.core.session.session import Client
+from typing import Final
+
+from starlingmq.config.settings import Config
+from starlingmq.core.session.session import BRIDGE_PREFIX, Client
+from starlingmq.wire.digests import blake2b
+from starlingmq.wire.properties import USER_PROPERTY, Properties
+
+SITE_BYTES: Final = 4  # of the digest that names a site
+SITE: Final = "starlingmq-site"  # a User Property of CONNECT of a bridge and of its CONNACK: the sender's site
 
 
 def state_topic(client_id: str) -> bytes:
@@ -18,4 +28,25 @@ def state_topic(client_id: str) -> bytes:
 
 def tells_state(client: Client, topic: bytes, payload: bytes, qos: int) -> bool:
     """Whether this message is the state of ``client``, a bridge; bridges do not use ``qos`` 2 for it."""
-    return client.bridge and qos != 2 and payload in (b"0", b"1") and topic == state_topic(client.client_id)
+    if not client.bridge or qos == 2 or payload not in (b"0", b"1"):
+        return False
+    return topic == state_topic(client.client_id.removeprefix(BRIDGE_PREFIX))
+
+
+def tell_site(site: str, properties: Properties, agreed: Properties) -> None:
+    """If this CONNECT is one of another StarlingMQ's bridge, name the own ``site`` in CONNACK: what has been here is
+    not sent here again."""
+    pairs = properties.get(USER_PROPERTY)
+    if isinstance(pairs, list) and any(isinstance(pair, tuple) and pair[0] == SITE for pair in pairs):
+        agreed.setdefault(USER_PROPERTY, [(SITE, site)])
+
+
+def site_of(config: Config) -> str:
+    """The name of a broker or cluster for bridges: eight characters."""
+    name = f"cluster {config.cluster.name}" if config.cluster.enabled else f"node {config.node.name}"
+    return blake2b(name.encode(), digest_size=SITE_BYTES).hexdigest()
+
+
+def bounds_of(config: Config) -> dict[str, tuple[int, int]]:
+    """By client id of each bridge: messages and bytes that may wait."""
+    return {BRIDGE_PREFIX + each.name: (each.max_mqueue_len, each.queue_bytes) for each in config.bridges}

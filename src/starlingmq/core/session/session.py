@@ -29,6 +29,8 @@ NODE_PREFIX: Final = "$node/"  # client ids of sessions that represent other nod
 NATS_PREFIX: Final = "$nats/"  # of NATS clients, which have no client id of their own
 MOVED_PREFIX: Final = "$moved/"  # of sessions that migrate to another node
 GROUP_PREFIX: Final = "$group/"  # of group queues (core.delivery.group_engine)
+BRIDGE_PREFIX: Final = "$bridge/"  # of this broker's own bridges (starlingmq.bridges) ...
+BRIDGE_LISTENER: Final = "bridge"  # ... and the name of a listener that only these come from
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 

@@ -1,0 +1,517 @@
+"""The shell around ``bridge_relay``: one bridge with its two connections, its attempts and its view.
+
+The far connection is a link of ``starlingmq.client``. The near one is no socket: bytes go straight to the driver, as
+those of any client do, and come back by ``NearHandle``. So the session of a bridge is kept, copied, taken over by
+other nodes and bounded like every other session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from starlingmq.bridges.bridge_relay import RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
+from starlingmq.bridges.topic_maps import TopicMap
+from starlingmq.client.dial import open_link
+from starlingmq.client.endpoint import Endpoint, Tls, parse_url
+from starlingmq.client.errors import ConnectFailed
+from starlingmq.client.link import Link
+from starlingmq.client.options import NEVER_EXPIRES, V5, V311, ConnectOptions
+from starlingmq.client.state import ClientState
+from starlingmq.config.bridges_section import BridgeConfig
+from starlingmq.core.messages.outgoing import RELEASED
+from starlingmq.core.publish.bridges import SITE
+from starlingmq.core.session.session import BRIDGE_LISTENER, BRIDGE_PREFIX, Client, Session
+from starlingmq.net.driver import Driver
+from starlingmq.wire.frames import publish_frame
+from starlingmq.wire.packets import Will
+from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
+from starlingmq.wire.reasons import Reason
+
+log = logging.getLogger("starlingmq")
+
+BACKOFF: Final = (0.2, 30.0)  # seconds before the first attempt after a failure, and at most
+DIAL_SECONDS: Final = 10.0
+LINGER_SECONDS: Final = 60.0  # a lazy bridge stays connected for so long without messages
+LOOK_SECONDS: Final = 1.0  # between two looks whether this node carries it, or a lazy one has something to do
+INFLIGHT_3: Final = 100  # in flight with 3.1.1, which announces no Receive Maximum
+OUT_MAX: Final = 65_535
+
+
+class BridgeView(Struct, frozen=True):
+    """``state``: connected, connecting, waiting (for the next attempt), idle (lazy), paused, done (once) or elsewhere
+    (another node carries it). Times are seconds; ``waiting`` and ``in_flight`` are messages for the other broker."""
+
+    name: str
+    state: str
+    server: str
+    for_seconds: float
+    problem: str
+    complaints: list[str]
+    waiting: int
+    waiting_bytes: int
+    in_flight: int
+    messages_out: int
+    messages_in: int
+    bytes_out: int
+    bytes_in: int
+    refused: int
+    kept_out: int
+    again: int
+    dropped: int
+
+
+class NearHandle:
+    """The near connection, as the driver sees it (``net.listeners.socket_connection.Handle``)."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self.bridge = bridge
+        self.client: Client | None = None
+        self.reads = True  # the broker accepts more from the far side
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        if not self._closed:
+            self.bridge.near_received(self, data)
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def write_eof(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            asyncio.get_running_loop().call_soon(self.bridge.near_lost, self)
+
+    def abort(self) -> None:
+        self.close()
+
+    def pause_reading(self) -> None:
+        self.reads = False
+        self.bridge.set_reading()
+
+    def resume_reading(self) -> None:
+        self.reads = True
+        self.bridge.set_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+class Bridge:
+    """``site`` names this broker or cluster; ``elected``: whether this node is to carry the bridge now."""
+
+    def __init__(
+        self, config: BridgeConfig, driver: Driver, site: str, elected: Callable[[], bool], counts: BridgeCounts
+    ) -> None:
+        self.config = config
+        self.paused = False
+        self.state = "connecting"
+        self.problem = ""
+        self.complaints: list[str] = []
+        self.counts = counts
+        self._driver = driver
+        self._site = site
+        self._elected = elected
+        self._since = driver.clock()
+        self._server = ""
+        self._says_bridge = True  # the far broker has not refused mosquitto's bit for bridges
+        self._clean = False
+        self._relay: BridgeRelay | None = None
+        self._link: Link | None = None
+        self._near: NearHandle | None = None
+        self._over: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._flushes = False  # it will be called soon
+        self._reads = True  # the far connection is read
+        self._changed = asyncio.Event()
+        self._task = asyncio.ensure_future(self._run())
+
+    @property
+    def client_id(self) -> str:
+        """Of its session at this broker."""
+        return BRIDGE_PREFIX + self.config.name
+
+    @property
+    def session(self) -> Session | None:
+        return self._driver.state.ctx.sessions.get(self.client_id)
+
+    def view(self) -> BridgeView:
+        session, counts = self.session, self.counts
+        queue = None if session is None else session.queue
+        return BridgeView(
+            self.config.name,
+            self.state,
+            self._server,
+            max(0.0, self._driver.clock() - self._since),
+            self.problem,
+            list(self.complaints),
+            0 if queue is None else len(queue),
+            0 if queue is None else queue.bytes,
+            0 if session is None or session.window is None else len(session.window.entries),
+            counts.messages_out,
+            counts.messages_in,
+            counts.bytes_out,
+            counts.bytes_in,
+            counts.refused,
+            counts.kept_out,
+            counts.again,
+            0 if session is None else session.dropped,
+        )
+
+    def pause(self, paused: bool) -> None:
+        """Close the connections until it is resumed; messages wait meanwhile."""
+        self.paused = paused
+        self._changed.set()
+        if paused:
+            self._end("")
+
+    def look(self) -> None:
+        """Look again whether this node carries it, and whether a lazy bridge has something to do."""
+        if self._relay is not None and not self._elected():
+            self._end("")
+        self._changed.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    # Attempts
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            await self._wait_for_turn()
+            ran = await self._attempt(self.config.servers[attempt % len(self.config.servers)])
+            if self.config.start == "once" and ran:
+                self._becomes("done")
+                return
+            if self._clean and not ran:
+                continue  # at once, with a clean start
+            if not self.problem:
+                attempt = 0
+                continue
+            attempt = 1 if ran else attempt + 1
+            least, most = BACKOFF
+            seconds = min(most, least * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+            self._becomes("waiting")
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._paused()
+
+    async def _paused(self) -> None:
+        while not self.paused:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _wait_for_turn(self) -> None:
+        while True:
+            if self.paused:
+                self._becomes("paused")
+            elif not self._elected():
+                self._becomes("elsewhere")
+            elif not self._has_work():
+                self._becomes("idle")
+            else:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _has_work(self) -> bool:
+        session = self.session
+        if self.config.start != "lazy" or session is None or session.subscription_count() == 0:
+            return True
+        window = session.window
+        return bool(session.queue) or (window is not None and bool(window.entries))
+
+    def _becomes(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            self._since = self._driver.clock()
+
+    async def _attempt(self, server: str) -> bool:
+        """Connect and carry until the end. Returns whether it ran."""
+        config = self.config
+        self._becomes("connecting")
+        ran = False
+        try:
+            endpoint = parse_url(server)
+            options = self._far_options()
+            relay = self._new_relay(options, endpoint)
+            tls = Tls(
+                ca=config.tls.ca,
+                cert=config.tls.cert,
+                key=config.tls.key,
+                insecure=config.tls.insecure,
+                alpn=config.tls.alpn,
+            )
+            self._over = asyncio.get_running_loop().create_future()
+            async with asyncio.timeout(DIAL_SECONDS):
+                self._link = await open_link(endpoint, tls, self)
+            self._server = str(endpoint)
+            self._reads = True
+            self._relay = relay
+            self._link.on_writable = self._writable
+            relay.far.state.connection_made(self._driver.clock())
+            self._flush()
+            if config.start == "lazy":
+                await self._until_idle(relay, self._over)
+            else:
+                await self._over
+            ran = relay.phase == RUNNING or self.state == "connected"
+            self._note_problem(relay.problem)
+            self._clean = relay.begin_clean
+        except (ConnectFailed, TimeoutError, OSError, ValueError) as error:
+            late = f"{endpoint_text(server)} did not answer within {DIAL_SECONDS:g} s"
+            self._note_problem(late if isinstance(error, TimeoutError) else reason_of(error))
+        finally:
+            self._close()
+        return ran
+
+    async def _until_idle(self, relay: BridgeRelay, over: asyncio.Future[None]) -> None:
+        seen = -1
+        while not over.done():
+            carried = relay.counts.messages_in + relay.counts.messages_out
+            if carried == seen and relay.phase == RUNNING and not self._has_work():
+                return
+            seen = carried
+            await asyncio.wait([over], timeout=LINGER_SECONDS)
+
+    def _note_problem(self, problem: str) -> None:
+        relay = self._relay
+        if relay is not None and relay.far.version == V311 and self._says_bridge and not relay.far.state.speaks_mqtt:
+            self._says_bridge = False  # some brokers close a connection with mosquitto's bit
+        if problem and problem != self.problem:
+            log.warning("bridge %s: %s; messages wait, and it tries again", self.config.name, problem)
+        self.problem = problem
+
+    def _far_options(self) -> ConnectOptions:
+        config = self.config
+        version = V5 if config.version == "5.0" else V311
+        client_id = config.client_id or f"{config.name}-{self._site}"
+        password = config.credentials.password
+        if config.credentials.password_file:
+            password = Path(config.credentials.password_file).read_text().removesuffix("\n")
+        properties: Properties = {USER_PROPERTY: [(SITE, self._site)]} if version == V5 else {}
+        return ConnectOptions(
+            client_id=client_id,
+            version=version,
+            clean_start=self._clean,
+            keep_alive=config.keep_alive,
+            username=config.credentials.username,
+            password=None if password is None else password.encode(),
+            will=_state_will(client_id) if config.notifications == "both" else None,
+            session_expiry=NEVER_EXPIRES if version == V5 else 0,
+            max_packet_size=self._driver.state.ctx.max_packet if version == V5 else 0,
+            receive_maximum=OUT_MAX,
+            properties=properties,
+            bridge=version == V311 and self._says_bridge,
+        )
+
+    def _new_relay(self, options: ConnectOptions, endpoint: Endpoint) -> BridgeRelay:
+        config = self.config
+        far = Leg(ClientState(options), options.version, TopicMap(config.topics, outwards=False), str(endpoint))
+        near = Leg(ClientState(ConnectOptions()), V5, TopicMap(config.topics, outwards=True), self._site)
+        return BridgeRelay(far, near, self._look_at_session, self._clean, config.retain, self.counts)
+
+    def _look_at_session(self) -> NearSession:
+        session = self.session
+        if session is None:
+            return NearSession({}, [], set(), set())
+        subscriptions = {
+            filter.decode(): (each.qos, each.no_local, each.retain_as_published)
+            for filter, each in session.subscriptions()
+        }
+        inbound = {} if session.inbound is None else session.inbound.entries
+        window = {} if session.window is None else session.window.entries
+        held = [packet_id for packet_id, entry in inbound.items() if entry.message is not None]
+        released = {packet_id for packet_id, entry in window.items() if entry.stage == RELEASED}
+        return NearSession(subscriptions, held, released, {*inbound, *window})
+
+    # Connections
+
+    def link_received(self, data: bytes) -> None:
+        """Of ``client.link.Owner``."""
+        relay = self._relay
+        if relay is not None:
+            relay.received(relay.far, data, self._driver.clock())
+            self._flush()
+
+    def link_lost(self, link: Link, error: Exception | None) -> None:
+        """Of ``client.link.Owner``."""
+        if link is self._link:
+            self._end(f"the other broker closed the connection{f': {error}' if error else ''}")
+
+    def near_received(self, handle: NearHandle, data: bytes) -> None:
+        relay = self._relay
+        if relay is not None and handle is self._near:
+            relay.received(relay.near, data, self._driver.clock())
+            if not self._flushing and not self._flushes:  # the driver is in its turn, and must not be called now
+                self._flushes = True
+                asyncio.get_running_loop().call_soon(self._flush)
+
+    def near_lost(self, handle: NearHandle) -> None:
+        if handle.client is not None:
+            self._driver.lost(handle.client)
+            handle.client = None
+        if handle is self._near:
+            self._near = None
+            self._end("this broker closed the session of the bridge")
+
+    def set_reading(self) -> None:
+        relay, near = self._relay, self._near
+        if self._link is None or relay is None:
+            return
+        reads = relay.reads() and (near is None or near.reads)
+        if reads != self._reads:
+            self._reads = reads
+            self._link.set_reading(reads)
+
+    def _writable(self) -> None:
+        near = self._near
+        if near is not None and near.client is not None and self._link is not None:
+            if self._link.writable:
+                self._driver.drained(near.client)
+            else:
+                self._driver.blocked(near.client)
+
+    def _flush(self) -> None:
+        """Write what the relay has for both brokers, until it has no more."""
+        self._flushes = False
+        relay, link = self._relay, self._link
+        if relay is None or link is None or self._flushing:
+            return
+        self._flushing = True
+        try:
+            while True:
+                now = self._driver.clock()
+                if self._near is None and relay.joins():
+                    self._join(relay, now)
+                if relay.phase == RUNNING and self.state != "connected":
+                    self._runs(relay)
+                far, near = relay.take(relay.far, now), relay.take(relay.near, now)
+                if not far and not near:
+                    break
+                if far:
+                    link.write(far)
+                if near and self._near is not None and self._near.client is not None:
+                    self._driver.received(self._near.client, near)
+            self.set_reading()
+        finally:
+            self._flushing = False
+        if relay.ended():
+            self._end(relay.problem)
+        else:
+            self._arm(relay)
+
+    def _join(self, relay: BridgeRelay, now: float) -> None:
+        """Connect to this broker: the far broker has said what it takes."""
+        config = self.config
+        server = relay.far.state.server
+        room = server.get(RECEIVE_MAXIMUM, OUT_MAX if relay.far.version == V5 else INFLIGHT_3)
+        inflight = config.max_inflight or (room if isinstance(room, int) else OUT_MAX)
+        largest = server.get(MAXIMUM_PACKET_SIZE, 0)
+        sites = server.get(USER_PROPERTY)
+        for pair in sites if isinstance(sites, list) else []:
+            if isinstance(pair, tuple) and pair[0] == SITE:
+                relay.far.site = pair[1]
+        relay.near.state = ClientState(
+            ConnectOptions(
+                client_id=self.client_id,
+                clean_start=False,
+                keep_alive=0,
+                will=_state_will(config.name) if config.notifications != "off" else None,
+                session_expiry=NEVER_EXPIRES,
+                receive_maximum=min(inflight, room if isinstance(room, int) else inflight),
+                max_packet_size=largest if isinstance(largest, int) else 0,
+            )
+        )
+        near = self._near = NearHandle(self)
+        near.client = self._driver.opened(near, BRIDGE_LISTENER, f"bridge {config.name}")
+        relay.near.state.connection_made(now)
+
+    def _runs(self, relay: BridgeRelay) -> None:
+        """Messages pass."""
+        config = self.config
+        self._becomes("connected")
+        self.problem = ""
+        self._clean = False
+        self.complaints = relay.complaints
+        for complaint in relay.complaints:
+            log.warning("bridge %s: %s", config.name, complaint)
+        log.info("bridge %s: connected to %s", config.name, self._server)
+        if config.notifications != "off":
+            relay.near.out.append(_state_frame(config.name, V5))
+        if config.notifications == "both":
+            relay.far.out.append(_state_frame(relay.far.state.client_id, relay.far.version))
+
+    def _arm(self, relay: BridgeRelay) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = relay.wake_at()
+        if due < float("inf"):
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, due - self._driver.clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._relay is not None:
+            self._relay.tick(self._driver.clock())
+            self._flush()
+
+    def _end(self, problem: str) -> None:
+        """Both connections are to end, if they have not."""
+        relay = self._relay
+        if relay is not None and not relay.ended():
+            relay.lost(relay.far, problem)
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        link, near, relay = self._link, self._near, self._relay
+        self._link = self._near = self._relay = None
+        if link is not None:
+            if relay is not None and not relay.problem:
+                relay.far.state.disconnect(Reason.SUCCESS)
+                link.write(relay.far.state.take(self._driver.clock()))
+                link.close()
+            else:
+                link.abort()
+        if near is not None:
+            near.close()
+
+
+def _state_will(name: str) -> Will:
+    return Will(f"$SYS/broker/connection/{name}/state".encode(), b"0", qos=1, retain=True)
+
+
+def _state_frame(name: str, version: int) -> bytes:
+    return publish_frame(f"$SYS/broker/connection/{name}/state".encode(), b"1", 0, True, False, 0, version, b"")
+
+
+def endpoint_text(server: str) -> str:
+    return str(parse_url(server))
+
+
+def reason_of(error: Exception) -> str:
+    """The error as one sentence, without what only the command line can do about it."""
+    cause = error.__cause__
+    if isinstance(cause, ConnectionRefusedError):
+        return str(error).partition(";")[0]
+    return str(error)

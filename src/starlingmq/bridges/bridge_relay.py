@@ -1,0 +1,580 @@
+"""A bridge as pure state: two MQTT clients that lend each other their packet ids.
+
+The *near* client has a session at this broker, the *far* one at the other broker. A PUBLISH that comes from one side
+goes to the other with its packet id, and so does every acknowledgement: each handshake is one between the two brokers,
+whose sessions keep it. The bridge itself keeps nothing, so nothing is lost or doubled with it, whenever it ends.
+
+::
+
+    GREETING   the far CONNECT is sent
+    JOINING    the far broker has answered; the near CONNECT is sent
+    SETTLING   both answered; handshakes of a lost far session are ended, subscriptions are made. Messages wait
+    RUNNING    messages and acknowledgements pass
+    ENDED      ``problem`` says why; the shell closes both connections
+
+The law, which ``BRIDGE_TABLE`` spells for each phase and event:
+
+1. The far side comes first, so that the near session gets its limits (Receive Maximum, Maximum Packet Size, QoS).
+2. A near session that has never been through SETTLING (it lacks ``MARKER``) belongs to no far session: the far one
+   begins clean. Otherwise its packet ids could be taken for repetitions, and messages be swallowed.
+3. If the far session is lost although the near one is there, its halves of handshakes are gone. A message from there
+   that is held is published now. A message that waits for PUBCOMP from there counts as done. One that waits for its
+   acknowledgement is sent again with DUP, and in MQTT 5 with the User Property ``AGAIN``: at least once, and marked.
+4. The subscriptions at the far broker are remembered as subscriptions of the near session to ``$bridge/in/...``, which
+   match nothing. So that memory moves, survives and ends with the session.
+5. A refusal that may pass (QUOTA_EXCEEDED) is not passed on: the connections end, and the message is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from starlingmq.bridges.site_mark import SITES_MAX, marked, sites_of
+from starlingmq.bridges.topic_maps import TopicMap
+from starlingmq.client.errors import explain
+from starlingmq.client.events import Completed, Connected, Ended, Event, Refused
+from starlingmq.client.options import QOS, Subscription
+from starlingmq.client.state import ClientState
+from starlingmq.wire.frames import ack_frame, frame_length, publish_frame
+from starlingmq.wire.mqtt import Ack, decode, decode_publish
+from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from starlingmq.wire.properties import (
+    MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
+    MESSAGE_EXPIRY_INTERVAL,
+    RECEIVE_MAXIMUM,
+    RETAIN_AVAILABLE,
+    USER_PROPERTY,
+    Properties,
+    encode_property_bytes,
+)
+from starlingmq.wire.reasons import MqttError, Reason
+
+GREETING: Final = 0
+JOINING: Final = 1
+SETTLING: Final = 2
+RUNNING: Final = 3
+ENDED: Final = 4
+PHASES: Final = ("greeting", "joining", "settling", "running", "ended")
+
+FAR_CONNECTED: Final = 0
+NEAR_CONNECTED: Final = 1
+FAR_ANSWERED: Final = 2  # SUBACK or UNSUBACK
+NEAR_ANSWERED: Final = 3
+RELEASED_HELD: Final = 4  # PUBCOMP from the near broker for a message of the lost far session
+FAR_ENDED: Final = 5
+NEAR_ENDED: Final = 6
+EVENTS: Final = (
+    "far_connected", "near_connected", "far_answered", "near_answered", "released_held", "far_ended", "near_ended"
+)  # fmt: skip
+
+JOIN: Final = 0
+SETTLE: Final = 1
+GO_ON: Final = 2
+END: Final = 3
+WRONG: Final = 4  # the protocol excludes it; it ends the bridge's connections all the same
+
+BRIDGE_TABLE: Final[dict[tuple[int, int], int]] = {
+    (GREETING, FAR_CONNECTED): JOIN,
+    (GREETING, NEAR_CONNECTED): WRONG,  # CONNECT has not been sent
+    (GREETING, FAR_ANSWERED): WRONG,
+    (GREETING, NEAR_ANSWERED): WRONG,
+    (GREETING, RELEASED_HELD): WRONG,
+    (GREETING, FAR_ENDED): END,
+    (GREETING, NEAR_ENDED): END,  # the node stops
+    (JOINING, FAR_CONNECTED): WRONG,  # a second CONNACK
+    (JOINING, NEAR_CONNECTED): SETTLE,
+    (JOINING, FAR_ANSWERED): WRONG,
+    (JOINING, NEAR_ANSWERED): WRONG,
+    (JOINING, RELEASED_HELD): WRONG,
+    (JOINING, FAR_ENDED): END,
+    (JOINING, NEAR_ENDED): END,
+    (SETTLING, FAR_CONNECTED): WRONG,
+    (SETTLING, NEAR_CONNECTED): WRONG,
+    (SETTLING, FAR_ANSWERED): GO_ON,
+    (SETTLING, NEAR_ANSWERED): GO_ON,
+    (SETTLING, RELEASED_HELD): GO_ON,
+    (SETTLING, FAR_ENDED): END,
+    (SETTLING, NEAR_ENDED): END,
+    (RUNNING, FAR_CONNECTED): WRONG,
+    (RUNNING, NEAR_CONNECTED): WRONG,
+    (RUNNING, FAR_ANSWERED): WRONG,  # all were answered in SETTLING
+    (RUNNING, NEAR_ANSWERED): WRONG,
+    (RUNNING, RELEASED_HELD): WRONG,
+    (RUNNING, FAR_ENDED): END,
+    (RUNNING, NEAR_ENDED): END,
+    **{(ENDED, event): END for event in range(len(EVENTS))},
+}
+
+MARKER: Final = "$bridge/settled"  # a subscription of near sessions that have been through SETTLING
+MARKER_IN: Final = "$bridge/in/"  # before QoS and filter of each subscription at the far broker
+AGAIN: Final = "starlingmq-again"  # a User Property: sent again to a far broker that lost its session
+FILTERS_MAX: Final = 8  # of a SUBSCRIBE: AWS IoT Core takes no more
+TRANSIENT: Final = (Reason.QUOTA_EXCEEDED, Reason.SERVER_BUSY, Reason.SERVER_UNAVAILABLE)
+NO_LIMIT: Final = 1 << 30
+
+
+class NearSession:
+    """The session at this broker, as its CONNACK found it: subscriptions by filter (with QoS, No Local, Retain As
+    Published), packet ids of messages that are held for PUBREL, those that wait for PUBCOMP, and all in use."""
+
+    subscriptions: dict[str, tuple[int, bool, bool]]
+    held: list[int]
+    released: set[int]
+    busy: set[int]
+
+    def __init__(
+        self, subscriptions: dict[str, tuple[int, bool, bool]], held: list[int], released: set[int], busy: set[int]
+    ) -> None:
+        self.subscriptions = subscriptions
+        self.held = held
+        self.released = released
+        self.busy = busy
+
+
+class BridgeCounts:
+    """Since the start of the broker; ``refused``: by the receiving broker; ``kept_out``: looping, too large, or with a
+    topic that is not carried; ``again``: sent again after the far broker had lost its session."""
+
+    messages_out: int
+    messages_in: int
+    bytes_out: int
+    bytes_in: int
+    refused: int
+    kept_out: int
+    again: int
+
+    def __init__(self) -> None:
+        self.messages_out = 0
+        self.messages_in = 0
+        self.bytes_out = 0
+        self.bytes_in = 0
+        self.refused = 0
+        self.kept_out = 0
+        self.again = 0
+
+
+class Leg:
+    """One of the two connections. ``topics`` and the sites are for what comes from it."""
+
+    state: ClientState
+    version: int
+    topics: TopicMap
+    out: list[bytes]  # to be written to its broker
+    parts: list[bytes]  # of an incomplete frame
+    missing: int  # bytes of it
+    waiting: list[bytes]  # frames that came before RUNNING
+    max_packet: int  # that its broker accepts
+    retains: bool  # its broker accepts retained messages
+    site: str  # of its broker
+
+    def __init__(self, state: ClientState, version: int, topics: TopicMap, site: str) -> None:
+        self.state = state
+        self.version = version
+        self.topics = topics
+        self.out = []
+        self.parts = []
+        self.missing = 0
+        self.waiting = []
+        self.max_packet = 0
+        self.retains = True
+        self.site = site
+
+
+class BridgeRelay:
+    """One attempt: from two fresh connections to their end. ``look`` is called at NEAR_CONNECTED for the near session;
+    ``clean``: the far CONNECT asked for a clean start."""
+
+    far: Leg
+    near: Leg
+    phase: int
+    problem: str
+    begin_clean: bool  # the next attempt must ask the far broker for a clean start
+    full: bool  # the near broker takes no further QoS 2 message: the far one is not read
+    far_present: bool
+    complaints: list[str]  # of subscriptions that the far broker refused
+    counts: BridgeCounts
+    retain: bool
+    _clean: bool
+    _look: Callable[[], NearSession]
+    _steps: list[tuple[Leg, bool, list[Subscription], list[str]]]  # far or near, whether to subscribe, and to what
+    _released: set[int]  # ids of the near session that the far broker no longer knows
+    _ending: set[int]  # ids of messages of the lost far session that are being published
+    _silent: set[int]  # ids of near QoS 2 messages that are not carried, whose PUBREL is answered here
+    _taken: set[int]  # ids of far QoS 2 messages that the near broker holds
+    _room: int  # how many of those it takes
+
+    def __init__(
+        self, far: Leg, near: Leg, look: Callable[[], NearSession], clean: bool, retain: bool, counts: BridgeCounts
+    ) -> None:
+        self.far = far
+        self.near = near
+        self.phase = GREETING
+        self.problem = ""
+        self.begin_clean = False
+        self.full = False
+        self.far_present = False
+        self.complaints = []
+        self.counts = counts
+        self.retain = retain
+        self._clean = clean
+        self._look = look
+        self._steps = []
+        self._released = set()
+        self._ending = set()
+        self._silent = set()
+        self._taken = set()
+        self._room = NO_LIMIT
+
+    # Events of the shell
+
+    def received(self, leg: Leg, data: bytes, now: float) -> None:
+        """Bytes have come from the broker of ``leg``."""
+        leg.state.heard(now)
+        if leg.missing > len(data):
+            leg.parts.append(data)
+            leg.missing -= len(data)
+            return
+        if leg.parts:
+            leg.parts.append(data)
+            data = b"".join(leg.parts)
+            leg.parts = []
+            leg.missing = 0
+        try:
+            self._frames(leg, data, now)
+        except MqttError as error:
+            self._end(leg, f"{self._whose(leg)} broke the protocol: {error.detail}")
+        if self.full and leg is self.near and len(self._taken) < self._room:
+            self.full = False
+            self.received(self.far, b"", now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        self._on_events(self.far, self.far.state.tick(now, self.reads()), now)
+
+    def joins(self) -> bool:
+        """Whether the near connection is to be opened now."""
+        return self.phase == JOINING
+
+    def ended(self) -> bool:
+        return self.phase == ENDED
+
+    def reads(self) -> bool:
+        """Whether the far connection is to be read."""
+        return not self.full and self.phase != JOINING
+
+    def wake_at(self) -> float:
+        """When ``tick`` is due."""
+        return self.far.state.wake_at()
+
+    def lost(self, leg: Leg, why: str) -> None:
+        """A connection has ended without a word in MQTT."""
+        self._end(leg, why)
+
+    def take(self, leg: Leg, now: float) -> bytes:
+        """The bytes to write to the broker of ``leg`` now."""
+        said = leg.state.take(now)
+        if not leg.out:
+            return said
+        leg.state.spoke(now)
+        data = b"".join(leg.out) if len(leg.out) != 1 else leg.out[0]
+        leg.out = []
+        return said + data if said else data
+
+    # Frames
+
+    def _frames(self, leg: Leg, data: bytes, now: float) -> None:
+        pos = 0
+        size = len(data)
+        other = self.near if leg is self.far else self.far
+        while pos < size and self.phase != ENDED:
+            if self.full and leg is self.far:
+                leg.parts.append(data[pos:])
+                return
+            length = frame_length(data, pos, leg.version == 5)
+            if length == 0 or pos + length > size:
+                leg.parts.append(data[pos:])
+                leg.missing = pos + length - size if length != 0 else 0
+                return
+            kind = data[pos] >> 4
+            if kind < PUBLISH or kind > PUBCOMP or self._greets(leg):
+                self._on_events(leg, leg.state.receive(data[pos : pos + length], now), now)
+            elif self.phase < RUNNING:
+                if not self._ends_held(leg, data, pos, now):
+                    leg.waiting.append(data[pos : pos + length])
+            elif kind == PUBLISH:
+                self._message(leg, other, data, pos, pos + length)
+            else:
+                length = self._acknowledgements(leg, other, data, pos, length)
+            pos += length
+
+    def _greets(self, leg: Leg) -> bool:
+        """Whether the next packet of its broker must be CONNACK."""
+        return self.phase == GREETING or (self.phase == JOINING and leg is self.near)
+
+    def _message(self, leg: Leg, other: Leg, data: bytes, pos: int, end: int) -> None:
+        first = data[pos]
+        start = pos + 2
+        while data[start - 1] >= 0x80:
+            start += 1
+        packet = decode_publish(first, data, start, end, leg.version)
+        topic = leg.topics.other_name(packet.topic)
+        sites = sites_of(packet.properties) if packet.properties else []
+        if not topic or other.site in sites or len(sites) >= SITES_MAX:
+            self._keep_out(leg, packet.qos, packet.packet_id)
+            return
+        properties = b""
+        if other.version == 5:
+            properties = marked(packet.properties, leg.site)
+            if packet.expiry >= 0:
+                properties += encode_property_bytes({MESSAGE_EXPIRY_INTERVAL: packet.expiry})
+            if packet.dup and leg is self.near and not self.far_present:
+                properties += encode_property_bytes({USER_PROPERTY: [(AGAIN, "1")]})
+        retain = packet.retain and self.retain and other.retains
+        frame = publish_frame(
+            topic, packet.payload, packet.qos, retain, packet.dup, packet.packet_id, other.version, properties
+        )
+        if other.max_packet != 0 and len(frame) > other.max_packet:
+            self._keep_out(leg, packet.qos, packet.packet_id)
+            return
+        counts = self.counts
+        if leg is self.far:
+            counts.messages_in += 1
+            counts.bytes_in += len(packet.payload)
+            if packet.qos == 2:
+                self._taken.add(packet.packet_id)
+                self.full = len(self._taken) >= self._room
+        else:
+            counts.messages_out += 1
+            counts.bytes_out += len(packet.payload)
+            if packet.dup and not self.far_present:
+                counts.again += 1
+        other.out.append(frame)
+
+    def _keep_out(self, leg: Leg, qos: int, packet_id: int) -> None:
+        """Acknowledge a message that is not carried."""
+        self.counts.kept_out += 1
+        if qos == 1:
+            leg.out.append(ack_frame(0x40, packet_id))
+        elif qos == 2:
+            leg.out.append(ack_frame(0x50, packet_id))
+            if leg is self.near:
+                self._silent.add(packet_id)  # the near broker knows the id of a far message, or says 0x92
+
+    def _acknowledgements(self, leg: Leg, other: Leg, data: bytes, pos: int, length: int) -> int:
+        """Pass acknowledgements on: those of one kind that stand in a row at once. Returns how many bytes they have."""
+        first = data[pos]
+        if length != 4:
+            self._acknowledgement(leg, other, data, pos, pos + length)
+            return length
+        end = pos + 4
+        size = len(data)
+        while end + 4 <= size and data[end] == first and data[end + 1] == 2:
+            end += 4
+        if (first == 0x70 and leg is self.near) or (first == 0x62 and leg is self.near):
+            for at in range(pos, end, 4):
+                packet_id = data[at + 2] << 8 | data[at + 3]
+                if first == 0x70:
+                    self._taken.discard(packet_id)
+                elif packet_id in self._silent or packet_id in self._released:
+                    self._silent.discard(packet_id)
+                    self._released.discard(packet_id)
+                    leg.out.append(ack_frame(0x70, packet_id))
+                    continue
+                other.out.append(data[at : at + 4])
+            return end - pos
+        other.out.append(data[pos:end])
+        return end - pos
+
+    def _acknowledgement(self, leg: Leg, other: Leg, data: bytes, pos: int, end: int) -> None:
+        """Pass on one with a reason code or properties."""
+        start = pos + 2
+        while data[start - 1] >= 0x80:
+            start += 1
+        ack = decode(data[pos], data, start, end, leg.version)
+        assert isinstance(ack, Ack)
+        if ack.type in (PUBACK, PUBREC) and ack.reason >= 0x80:
+            if ack.reason in TRANSIENT:
+                self._end(leg, f"{self._whose(leg)} takes no message now: {explain(ack.reason, ack.properties)}")
+                return
+            self.counts.refused += 1
+            if leg is self.near:
+                self._taken.discard(ack.packet_id)
+                if other.version != 5 and ack.type == PUBREC:
+                    self._refused_far(other, ack.packet_id)
+                    return
+        if ack.type == PUBCOMP and leg is self.near:
+            self._taken.discard(ack.packet_id)
+        if ack.type == PUBREL and leg is self.near and ack.packet_id in self._silent | self._released:
+            self._silent.discard(ack.packet_id)
+            self._released.discard(ack.packet_id)
+            leg.out.append(ack_frame(0x70, ack.packet_id))
+            return
+        first = data[pos]
+        if other.version == 5 and ack.reason >= 0x80:
+            other.out.append(b"%b\x03%b%b" % (bytes((first,)), ack.packet_id.to_bytes(2, "big"), bytes((ack.reason,))))
+        else:
+            other.out.append(ack_frame(first, ack.packet_id))
+
+    def _refused_far(self, far: Leg, packet_id: int) -> None:
+        """3.1.1 has no refusal: its broker gets PUBREC, and its PUBREL the answer of the near one, 0x92."""
+        far.out.append(ack_frame(0x50, packet_id))
+
+    # Events of the two clients
+
+    def _on_events(self, leg: Leg, events: Iterable[Event], now: float) -> None:
+        for event in events:
+            if isinstance(event, Connected):
+                self._step(leg, FAR_CONNECTED if leg is self.far else NEAR_CONNECTED, event, now)
+            elif isinstance(event, Completed):
+                self._step(leg, FAR_ANSWERED if leg is self.far else NEAR_ANSWERED, event, now)
+            elif isinstance(event, Refused):
+                self._end(leg, f"{self._whose(leg)} refused the connection: {explain(event.reason, event.properties)}")
+            elif isinstance(event, Ended):
+                self._end(leg, f"{self._whose(leg)}: {event.detail}")
+
+    def _step(self, leg: Leg, event: int, what: Connected | Completed | None, now: float) -> None:
+        action = BRIDGE_TABLE[self.phase, event]
+        if action == JOIN and isinstance(what, Connected):
+            self._join(what)
+        elif action == SETTLE and isinstance(what, Connected):
+            self._settle(what, now)
+        elif action == GO_ON:
+            if isinstance(what, Completed):
+                self._answered(leg, what)
+            self._next_step(now)
+        elif action == WRONG:
+            self._end(leg, f"{self._whose(leg)} sent {EVENTS[event]} while {PHASES[self.phase]}")
+
+    def _end(self, leg: Leg, why: str) -> None:
+        if self.phase != ENDED:
+            self.phase = ENDED
+            self.problem = why
+
+    def _whose(self, leg: Leg) -> str:
+        return "the other broker" if leg is self.far else "this broker"
+
+    def _join(self, connected: Connected) -> None:
+        self.far_present = connected.session_present
+        properties = connected.properties
+        self.far.max_packet = number(properties, MAXIMUM_PACKET_SIZE, 0)
+        self.far.retains = number(properties, RETAIN_AVAILABLE, 1) == 1
+        self.phase = JOINING
+
+    def _settle(self, connected: Connected, now: float) -> None:
+        session = self._look()
+        fresh = not connected.session_present or MARKER not in session.subscriptions
+        if fresh and self.far_present:
+            self.begin_clean = True
+            self._end(self.near, "")
+            return
+        self.phase = SETTLING
+        properties = connected.properties
+        self.near.max_packet = number(properties, MAXIMUM_PACKET_SIZE, 0)
+        self.near.retains = number(properties, RETAIN_AVAILABLE, 1) == 1
+        self._room = number(properties, RECEIVE_MAXIMUM, NO_LIMIT)
+        self.near.state.reserve(session.busy)
+        self.far.state.reserve(session.busy)
+        if self.far_present:
+            self._taken = set(session.held)
+            self.full = len(self._taken) >= self._room
+        else:
+            self._released = session.released
+            self._ending = set(session.held)
+            self.near.out += [ack_frame(0x62, packet_id) for packet_id in session.held]
+        self._plan(session.subscriptions)
+        self._next_step(now)
+
+    def _plan(self, present: dict[str, tuple[int, bool, bool]]) -> None:
+        """Find out what to subscribe to and what to end, at both sides."""
+        most = min(number(self.far.state.server, MAXIMUM_QOS, 2), 2)
+        wanted_far = {
+            filter.decode(): min(qos, 2) for filter, qos in self.far.topics.filters().items()
+        }  # fmt: skip
+        wanted_near = {filter.decode(): min(qos, most) for filter, qos in self.near.topics.filters().items()}
+        markers = {f"{MARKER_IN}{qos}/{filter}": filter for filter, qos in wanted_far.items()}
+        subscribed = {name for name in present if name.startswith(MARKER_IN)} if self.far_present else set()
+        outdated = [name.split("/", 3)[3] for name in subscribed if name not in markers]
+        self._off(self.far, [filter for filter in outdated if filter not in wanted_far])
+        modern = self.far.version == 5
+        self._on(
+            self.far,
+            [
+                Subscription(filter=filter, qos=QOS[wanted_far[filter]], no_local=modern, retain_as_published=modern)
+                for name, filter in markers.items()
+                if name not in subscribed
+            ],
+        )
+        kept = {MARKER, *markers, *wanted_near}
+        self._off(self.near, [name for name in present if name not in kept])
+        options = {name: (qos, True, self.retain) for name, qos in wanted_near.items()}
+        handling = 0 if self.retain else 2
+        self._on(
+            self.near,
+            [
+                Subscription(
+                    filter=name, qos=QOS[qos], no_local=True, retain_as_published=self.retain, retain_handling=handling
+                )
+                for name, (qos, _, _) in options.items()
+                if not self.far_present or present.get(name) != options[name]
+            ],
+        )
+        self._on(self.near, [Subscription(filter=name) for name in (*markers, MARKER) if name not in present])
+
+    def _on(self, leg: Leg, subscriptions: list[Subscription]) -> None:
+        for at in range(0, len(subscriptions), FILTERS_MAX):
+            self._steps.append((leg, True, subscriptions[at : at + FILTERS_MAX], []))
+
+    def _off(self, leg: Leg, filters: list[str]) -> None:
+        for at in range(0, len(filters), FILTERS_MAX):
+            self._steps.append((leg, False, [], filters[at : at + FILTERS_MAX]))
+
+    def _next_step(self, now: float) -> None:
+        """Take the next step of SETTLING, or begin to run after the last one."""
+        if self._ending or self.phase != SETTLING:
+            return
+        self._steps = [step for step in self._steps if step[2] or step[3]]
+        if self._steps:
+            leg, on, subscriptions, filters = self._steps[0]
+            if on:
+                leg.state.subscribe(subscriptions)
+            else:
+                leg.state.unsubscribe(filters)
+            return
+        self.phase = RUNNING
+        for leg in (self.near, self.far):
+            waiting = leg.waiting
+            leg.waiting = []
+            self._frames(leg, b"".join(waiting), now)
+
+    def _answered(self, leg: Leg, completed: Completed) -> None:
+        """A step is done."""
+        _, on, subscriptions, _ = self._steps.pop(0)
+        for subscription, reason in zip(subscriptions, completed.reasons, strict=False):
+            if on and reason >= 0x80:
+                said = f"{self._whose(leg)} refuses the filter {subscription.filter}: {explain(reason, {})}"
+                if reason in TRANSIENT or leg is self.near:
+                    self._end(leg, said)
+                    return
+                self.complaints.append(said)
+                marker = f"{MARKER_IN}{subscription.qos}/{subscription.filter}"  # it is asked for again next time
+                for step in self._steps:
+                    step[2][:] = [each for each in step[2] if each.filter != marker]
+
+    def _ends_held(self, leg: Leg, data: bytes, pos: int, now: float) -> bool:
+        """Whether it is the PUBCOMP for a message of the lost far session."""
+        if not self._ending or leg is not self.near or data[pos] != 0x70:
+            return False
+        packet_id = data[pos + 2] << 8 | data[pos + 3]
+        if packet_id not in self._ending:
+            return False
+        self._ending.discard(packet_id)
+        if not self._ending:
+            self._step(leg, RELEASED_HELD, None, now)
+        return True
+
+
+def number(properties: Properties, key: int, default: int) -> int:
+    value = properties.get(key, default)
+    return value if isinstance(value, int) else default

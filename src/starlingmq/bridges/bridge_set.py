@@ -1,0 +1,103 @@
+"""The bridges of a node, as the settings name them.
+
+In a cluster each node knows all bridges, and one carries each: of the nodes that serve clients, the one whose number
+gives the largest digest with the name of the bridge. While nodes disagree for a moment, the later one takes the session
+over, as the takeover of any session; so at no time two of them carry a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge, BridgeView
+from starlingmq.bridges.bridge_relay import BridgeCounts
+from starlingmq.config.settings import Config
+from starlingmq.core.publish.bridges import bounds_of, site_of
+from starlingmq.core.session.session import BRIDGE_PREFIX
+from starlingmq.net.driver import Driver
+from starlingmq.wire.digests import blake2b
+
+log = logging.getLogger("starlingmq")
+
+
+def carrier(bridge: str, nodes: Iterable[int]) -> int:
+    """The number of the node that carries this bridge; 0 if there is none."""
+
+    def weight(node: int) -> bytes:
+        return blake2b(f"{node} {bridge}".encode(), digest_size=8).digest()
+
+    return max(nodes, key=weight, default=0)
+
+
+class BridgeSet:
+    """``nodes``: the own number and those of all nodes that serve clients; (0, [0]) without a cluster."""
+
+    def __init__(self, driver: Driver, nodes: Callable[[], tuple[int, list[int]]]) -> None:
+        self._driver = driver
+        self._nodes = nodes
+        self._bridges: dict[str, Bridge] = {}
+        self._counts: dict[str, BridgeCounts] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.TimerHandle | None = None
+
+    def use(self, config: Config) -> None:
+        """Start the bridges of these settings, and end others; one whose settings have not changed goes on."""
+        site = site_of(config)
+        self._driver.state.ctx.bridge(site, bounds_of(config))
+        wanted = {each.name: each for each in config.bridges}
+        for name, bridge in list(self._bridges.items()):
+            if wanted.get(name) != bridge.config:
+                del self._bridges[name]
+                task = asyncio.ensure_future(bridge.stop())
+                self._stopping.add(task)
+                task.add_done_callback(self._stopping.discard)
+        for name, settings in wanted.items():
+            if name not in self._bridges:
+                counts = self._counts.setdefault(name, BridgeCounts())
+                self._bridges[name] = Bridge(settings, self._driver, site, self._elects(name), counts)
+        self._forget(wanted)
+        self._look()
+
+    def _elects(self, name: str) -> Callable[[], bool]:
+        def elected() -> bool:
+            own, serving = self._nodes()
+            return carrier(name, serving) == own
+
+        return elected
+
+    def _forget(self, wanted: Iterable[str]) -> None:
+        """End the sessions of bridges that the settings do not name any more."""
+        state = self._driver.state
+        kept = {BRIDGE_PREFIX + name for name in wanted}
+        for client_id, session in list(state.ctx.sessions.items()):
+            if client_id.startswith(BRIDGE_PREFIX) and client_id not in kept:
+                lost = 0 if session.queue is None else len(session.queue)
+                name = client_id.removeprefix(BRIDGE_PREFIX)
+                log.warning("bridge %s is not in the settings any more; %d messages that waited for it end", name, lost)
+                state.ctx.at(self._driver.clock())
+                state.ending.end(session)
+        self._driver.request_turn()
+
+    def _look(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        for bridge in self._bridges.values():
+            bridge.look()
+        if self._bridges:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def views(self) -> list[BridgeView]:
+        return [self._bridges[name].view() for name in sorted(self._bridges)]
+
+    def pause(self, name: str, paused: bool) -> None:
+        """Raises KeyError if there is no such bridge."""
+        self._bridges[name].pause(paused)
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        bridges = list(self._bridges.values())
+        self._bridges.clear()
+        await asyncio.gather(*[bridge.stop() for bridge in bridges], *self._stopping)

@@ -1,0 +1,196 @@
+"""The settings of bridges to other brokers: the section ``bridges`` of the tree, and checks that involve several."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from msgspec import Meta
+
+from starlingmq.config.secret_masking import SECRET, SECRET_URL, without_login
+from starlingmq.config.section_types import ConfigError, Count, Section, Size
+from starlingmq.config.streams_section import NAME_PATTERN
+
+SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix")
+FILTER_BYTES_MAX: Final = 65_535
+
+
+class BridgeTopic(Section, frozen=True):
+    filter: Annotated[
+        str,
+        Meta(
+            description="Filter of the topics, without the prefixes; + and # as in MQTT. Empty: a prefix is the topic."
+        ),
+    ]
+    direction: Annotated[
+        Literal["in", "out", "both"],
+        Meta(description="in: from the other broker to this one; out: to the other one; both: each way."),
+    ] = "out"
+    qos: Annotated[
+        int, Meta(ge=0, le=2, description="Highest QoS of the messages; a message with a lower one keeps that.")
+    ] = 2
+    local_prefix: Annotated[
+        str, Meta(description="Start of the topics at this broker. The other broker's topics do not have it.")
+    ] = ""
+    remote_prefix: Annotated[
+        str, Meta(description="Start of the topics at the other broker. This broker's topics do not have it.")
+    ] = ""
+    rename: Annotated[
+        str,
+        Meta(
+            description="Topic at the receiving broker, with {1}, {2} ... for what the wildcards of the filter match, "
+            "in place of the prefixes' rule; not with direction both."
+        ),
+    ] = ""
+
+
+class BridgeCredentials(Section, frozen=True):
+    username: Annotated[str | None, Meta(description="User name at the other broker.")] = None
+    password: Annotated[str | None, Meta(description="Password of this user.", extra=SECRET)] = None
+    password_file: Annotated[
+        str | None, Meta(description="File with the password, in place of password; its last line end is ignored.")
+    ] = None
+
+
+class BridgeTls(Section, frozen=True):
+    ca: Annotated[
+        str, Meta(description="PEM file with the CA certificates of the other broker. Empty: those of the system.")
+    ] = ""
+    cert: Annotated[str, Meta(description="PEM file with the certificate chain of this client. Empty: none.")] = ""
+    key: Annotated[
+        str, Meta(description="PEM file with the private key. Empty: the key is read from the certificate file.")
+    ] = ""
+    alpn: Annotated[
+        tuple[str, ...], Meta(description="Application protocols to offer, such as x-amzn-mqtt-ca or mqtt.")
+    ] = ()
+    insecure: Annotated[
+        bool,
+        Meta(description="Accept a certificate for another name; without ca, also one of an unknown authority."),
+    ] = False
+
+
+class BridgeConfig(Section, frozen=True):
+    name: Annotated[
+        str,
+        Meta(
+            pattern=NAME_PATTERN,
+            description="Name of the bridge: 1 to 64 letters, digits, dots, dashes and underscores.",
+        ),
+    ]
+    servers: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(
+            min_length=1,
+            description="URLs of the other broker (mqtt, mqtts, ws, wss, unix); the next one is tried when one fails.",
+            extra=SECRET_URL,
+        ),
+    ]
+    topics: Annotated[tuple[BridgeTopic, ...], Meta(min_length=1, description="The topics that it carries.")]
+    version: Annotated[
+        Literal["3.1.1", "5.0"], Meta(description="Version of MQTT that the other broker is spoken to in.")
+    ] = "5.0"
+    client_id: Annotated[
+        str,
+        Meta(
+            description="Client id at the other broker. Empty: the name of the bridge and eight characters that stand "
+            "for this broker or cluster."
+        ),
+    ] = ""
+    credentials: Annotated[BridgeCredentials, Meta(description="Login at the other broker.")] = BridgeCredentials()
+    tls: Annotated[BridgeTls, Meta(description="TLS of mqtts and wss.")] = BridgeTls()
+    keep_alive: Annotated[
+        int, Meta(ge=5, le=65_535, description="Seconds of silence after which the connection is checked.")
+    ] = 60
+    start: Annotated[
+        Literal["automatic", "lazy", "once"],
+        Meta(
+            description="automatic: connected all the time. lazy: connected while messages wait for the other broker, "
+            "and a minute longer. once: connected until the connection ends."
+        ),
+    ] = "automatic"
+    retain: Annotated[
+        bool, Meta(description="Whether messages stay retained, and retained ones are carried to new subscriptions.")
+    ] = True
+    notifications: Annotated[
+        Literal["local", "both", "off"],
+        Meta(
+            description="Where $SYS/broker/connection/NAME/state says 1 or 0: at this broker, also at the other one "
+            "(which must allow it, as mosquitto does), or nowhere."
+        ),
+    ] = "local"
+    max_inflight: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=32_767,
+            description="QoS 1 and 2 messages in flight to the other broker; 0: what it allows, 100 with 3.1.1.",
+        ),
+    ] = 0
+    max_mqueue_len: Annotated[
+        Count,
+        Meta(description="Messages that wait for the other broker before the oldest is dropped; 0 sets no limit."),
+    ] = 1_000_000
+    queue_bytes: Annotated[
+        Size, Meta(description="Bytes that wait for the other broker before the oldest is dropped; 0 sets no limit.")
+    ] = 1024**3
+
+
+def check_bridges(bridges: tuple[BridgeConfig, ...]) -> None:
+    """Checks that the bounds of single settings cannot express. Raises ConfigError."""
+    names = [bridge.name for bridge in bridges]
+    for index, bridge in enumerate(bridges):
+        path = f"bridges[{index}]"
+        if bridge.name in names[:index]:
+            raise ConfigError(f"{path}.name: {bridge.name} is defined twice; rename one of them")
+        if bridge.credentials.password and bridge.credentials.password_file:
+            raise ConfigError(f"{path}.credentials.password_file: password is set as well; set only one of them")
+        if bridge.tls.key and not bridge.tls.cert:
+            raise ConfigError(f"{path}.tls.key: needs tls.cert, the certificate of this key")
+        for number, url in enumerate(bridge.servers):
+            _check_server(url, f"{path}.servers[{number}]")
+        for number, topic in enumerate(bridge.topics):
+            _check_topic(topic, f"{path}.topics[{number}]")
+
+
+def _check_server(url: str, path: str) -> None:
+    shown = without_login(url)
+    try:
+        parts: SplitResult = urlsplit(url)
+        wrong = parts.scheme not in SCHEMES or parts.port == 0
+        wrong = wrong or not (parts.path if parts.scheme == "unix" else parts.hostname)
+    except ValueError:
+        wrong = True
+    if wrong:
+        raise ConfigError(
+            f"{path}: {shown} is not a URL such as mqtt://host:1883 or mqtts://host ({', '.join(SCHEMES)})"
+        )
+    if parts.username or parts.password:
+        raise ConfigError(f"{path}: {shown} has a login; set credentials.username and credentials.password_file")
+
+
+def _check_topic(topic: BridgeTopic, path: str) -> None:
+    for side, prefix in (("local_prefix", topic.local_prefix), ("remote_prefix", topic.remote_prefix)):
+        if "+" in prefix or "#" in prefix or "\0" in prefix:
+            raise ConfigError(f"{path}.{side}: must not contain + and #; put them into the filter")
+        whole = (prefix + topic.filter).encode()
+        levels = whole.split(b"/")
+        if not whole or len(whole) > FILTER_BYTES_MAX or "\0" in topic.filter:
+            raise ConfigError(f"{path}.filter: with {side} it must have 1 to {FILTER_BYTES_MAX} bytes, without NUL")
+        if b"#" in levels[:-1] or any(wild in level and level != wild for level in levels for wild in (b"+", b"#")):
+            raise ConfigError(f"{path}.filter: + and # must be whole levels, and # the last one")
+        if whole.startswith((b"$share/", b"$SYS/", b"$events/", b"$bridge/")):
+            raise ConfigError(f"{path}.filter: topics of a broker itself and shared subscriptions are not carried")
+    if not topic.rename:
+        return
+    if topic.direction == "both":
+        raise ConfigError(f"{path}.rename: works one way only; write one entry for in and one for out")
+    wildcards = sum(level in ("+", "#") for level in topic.filter.split("/"))
+    left = topic.rename
+    for number in range(1, wildcards + 1):
+        left = left.replace(f"{{{number}}}", "")
+    if "{" in left or "}" in left or "+" in left or "#" in left or "\0" in left:
+        raise ConfigError(
+            f"{path}.rename: is a topic with {{1}} to {{{wildcards}}} for the wildcards of the filter"
+            if wildcards
+            else f"{path}.rename: is a topic without braces, because the filter has no wildcards"
+        )
