@@ -18,7 +18,7 @@ from starlingmq.core.context.ready import AUTHENTICATE, PUBLISH, Event, HookAnsw
 from starlingmq.core.limits.access import Rights
 from starlingmq.core.messages.message import Message
 from starlingmq.core.session.connection import CLOSED
-from starlingmq.core.session.session import Client
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client
 from starlingmq.core.topics.topics import valid_topic
 from starlingmq.log import SparingLog
 from starlingmq.net.listeners.sockets import hung_up
@@ -230,7 +230,7 @@ class Hooks:
         message = question.message
         assert message is not None
         client = question.client
-        if self.authorize is not None:
+        if self.authorize is not None and client.listener != BRIDGE_LISTENER:
             allowed = yield self.authorize(_access("publish", client, message.topic, message.qos, message.retain))
             if not allowed:
                 return HookAnswer(Reason.NOT_AUTHORIZED)
@@ -252,7 +252,7 @@ class Hooks:
         reasons: list[int] = []
         for request in question.requests:
             allowed = True
-            if self.authorize is not None:
+            if self.authorize is not None and question.client.listener != BRIDGE_LISTENER:
                 allowed = yield self.authorize(
                     _access("subscribe", question.client, request.filter, request.qos, False)
                 )

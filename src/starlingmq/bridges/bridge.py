@@ -38,7 +38,7 @@ from starlingmq.wire.reasons import Reason
 log = logging.getLogger("starlingmq")
 
 BACKOFF: Final = (0.2, 30.0)  # seconds before the first attempt after a failure, and at most
-DIAL_SECONDS: Final = 10.0
+DIAL_SECONDS: Final = 30.0  # for a connection with TLS, and for CONNACK: a slow broker is not one that is away
 LINGER_SECONDS: Final = 60.0  # a lazy bridge stays connected for so long without messages
 LOOK_SECONDS: Final = 1.0  # between two looks whether this node carries it, or a lazy one has something to do
 INFLIGHT_3: Final = 100  # in flight with 3.1.1, which announces no Receive Maximum
@@ -75,6 +75,7 @@ class NearHandle:
         self.bridge = bridge
         self.client: Client | None = None
         self.reads = True  # the broker accepts more from the far side
+        self.blocked = False  # the driver was told so
         self._closed = False
 
     def write(self, data: bytes) -> None:
@@ -263,7 +264,8 @@ class Bridge:
             self._server = str(endpoint)
             self._reads = True
             self._relay = relay
-            self._link.on_writable = self._writable
+            link = self._link
+            link.on_writable = lambda: self._watch_room(link)
             relay.far.state.connection_made(self._driver.clock())
             self._flush()
             if config.start == "lazy":
@@ -310,6 +312,7 @@ class Bridge:
             version=version,
             clean_start=self._clean,
             keep_alive=config.keep_alive,
+            connect_timeout=DIAL_SECONDS,
             username=config.credentials.username,
             password=None if password is None else password.encode(),
             will=_state_will(client_id) if config.notifications == "both" else None,
@@ -379,13 +382,15 @@ class Bridge:
             self._reads = reads
             self._link.set_reading(reads)
 
-    def _writable(self) -> None:
+    def _watch_room(self, link: Link) -> None:
+        """While the system takes nothing more for the far broker, this one keeps what comes in the session's queue."""
         near = self._near
-        if near is not None and near.client is not None and self._link is not None:
-            if self._link.writable:
-                self._driver.drained(near.client)
-            else:
+        if near is not None and near.client is not None and near.blocked == link.writable:
+            near.blocked = not near.blocked
+            if near.blocked:
                 self._driver.blocked(near.client)
+            else:
+                self._driver.drained(near.client)
 
     def _flush(self) -> None:
         """Write what the relay has for both brokers, until it has no more."""
@@ -406,6 +411,7 @@ class Bridge:
                     break
                 if far:
                     link.write(far)
+                    self._watch_room(link)
                 if near and self._near is not None and self._near.client is not None:
                     self._driver.received(self._near.client, near)
             self.set_reading()

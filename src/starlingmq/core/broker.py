@@ -39,7 +39,7 @@ from starlingmq.core.retained.retained_store import RetainedTree
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import CLOSED, DEAF, NEW, PACED
 from starlingmq.core.session.queue import KEPT_IN_MEMORY
-from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
 from starlingmq.core.subscribe.subscribing import Subscribing
 from starlingmq.core.turn.timers import sooner
 from starlingmq.wire.reasons import MqttError, Reason
@@ -171,7 +171,7 @@ class BrokerState:
         ctx.counters.connections_opened += 1
         ctx.counters.connections_open += 1
         self.deadlines.watch(client)
-        limit = ctx.limits.max_connections
+        limit = 0 if listener == BRIDGE_LISTENER else ctx.limits.max_connections
         if listener.startswith(LISTENERS):
             self.nats.open(client)
             if limit != 0 and ctx.counters.connections_open > limit:

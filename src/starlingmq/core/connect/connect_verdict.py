@@ -10,7 +10,7 @@ from typing import Final
 from starlingmq.core.context.context import ISOLATED, Context
 from starlingmq.core.publish.producers import Producers
 from starlingmq.core.session.connection import TURN_OVER
-from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
 from starlingmq.core.session.session_user import KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.wire.mqtt import Will as WillPacket
 from starlingmq.wire.properties import Properties
@@ -142,6 +142,8 @@ class ConnectDecisions:
         ctx = self.ctx
         client = request.client
         session = request.session
+        if client.listener == BRIDGE_LISTENER:
+            return "", ""
         bound = 0 if session is not None or request.transient else ctx.limits.sessions
         if ctx.quotas.short_of_memory:
             return "memory", "memory is short (limits.memory)"
