@@ -261,6 +261,7 @@ class Bridge:
             self._over = asyncio.get_running_loop().create_future()
             async with asyncio.timeout(DIAL_SECONDS):
                 self._link = await open_link(endpoint, tls, self)
+            self._link.for_long_lines()
             self._server = str(endpoint)
             self._reads = True
             self._relay = relay
