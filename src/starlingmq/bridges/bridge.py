@@ -18,21 +18,17 @@ from typing import Any, Final
 from msgspec import Struct
 
 from starlingmq.bridges.bridge_relay import RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
+from starlingmq.bridges.bridge_sessions import far_options, near_options, near_session, site_in, state_frame
 from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Endpoint, Tls, parse_url
 from starlingmq.client.errors import ConnectFailed
 from starlingmq.client.link import Link
-from starlingmq.client.options import NEVER_EXPIRES, V5, V311, ConnectOptions
+from starlingmq.client.options import V5, V311, ConnectOptions
 from starlingmq.client.state import ClientState
 from starlingmq.config.bridges_section import BridgeConfig
-from starlingmq.core.messages.outgoing import RELEASED
-from starlingmq.core.publish.bridges import SITE
 from starlingmq.core.session.session import BRIDGE_LISTENER, BRIDGE_PREFIX, Client, Session
 from starlingmq.net.driver import Driver
-from starlingmq.wire.frames import publish_frame
-from starlingmq.wire.packets import Will
-from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 
 log = logging.getLogger("starlingmq")
@@ -41,8 +37,6 @@ BACKOFF: Final = (0.2, 30.0)  # seconds before the first attempt after a failure
 DIAL_SECONDS: Final = 30.0  # for a connection with TLS, and for CONNACK: a slow broker is not one that is away
 LINGER_SECONDS: Final = 60.0  # a lazy bridge stays connected for so long without messages
 LOOK_SECONDS: Final = 1.0  # between two looks whether this node carries it, or a lazy one has something to do
-INFLIGHT_3: Final = 100  # in flight with 3.1.1, which announces no Receive Maximum
-OUT_MAX: Final = 65_535
 
 
 class BridgeView(Struct, frozen=True):
@@ -302,26 +296,17 @@ class Bridge:
 
     def _far_options(self) -> ConnectOptions:
         config = self.config
-        version = V5 if config.version == "5.0" else V311
-        client_id = config.client_id or f"{config.name}-{self._site}"
         password = config.credentials.password
         if config.credentials.password_file:
             password = Path(config.credentials.password_file).read_text().removesuffix("\n")
-        properties: Properties = {USER_PROPERTY: [(SITE, self._site)]} if version == V5 else {}
-        return ConnectOptions(
-            client_id=client_id,
-            version=version,
-            clean_start=self._clean,
-            keep_alive=config.keep_alive,
-            connect_timeout=DIAL_SECONDS,
-            username=config.credentials.username,
-            password=None if password is None else password.encode(),
-            will=_state_will(client_id) if config.notifications == "both" else None,
-            session_expiry=NEVER_EXPIRES if version == V5 else 0,
-            max_packet_size=self._driver.state.ctx.max_packet if version == V5 else 0,
-            receive_maximum=OUT_MAX,
-            properties=properties,
-            bridge=version == V311 and self._says_bridge,
+        return far_options(
+            config,
+            self._site,
+            password,
+            clean=self._clean,
+            says_bridge=self._says_bridge,
+            max_packet=self._driver.state.ctx.max_packet,
+            timeout=DIAL_SECONDS,
         )
 
     def _new_relay(self, options: ConnectOptions, endpoint: Endpoint) -> BridgeRelay:
@@ -331,18 +316,7 @@ class Bridge:
         return BridgeRelay(far, near, self._look_at_session, self._clean, config.retain, self.counts)
 
     def _look_at_session(self) -> NearSession:
-        session = self.session
-        if session is None:
-            return NearSession({}, [], set(), set())
-        subscriptions = {
-            filter.decode(): (each.qos, each.no_local, each.retain_as_published)
-            for filter, each in session.subscriptions()
-        }
-        inbound = {} if session.inbound is None else session.inbound.entries
-        window = {} if session.window is None else session.window.entries
-        held = [packet_id for packet_id, entry in inbound.items() if entry.message is not None]
-        released = {packet_id for packet_id, entry in window.items() if entry.stage == RELEASED}
-        return NearSession(subscriptions, held, released, {*inbound, *window})
+        return near_session(self.session)
 
     # Connections
 
@@ -425,28 +399,11 @@ class Bridge:
 
     def _join(self, relay: BridgeRelay, now: float) -> None:
         """Connect to this broker: the far broker has said what it takes."""
-        config = self.config
         server = relay.far.state.server
-        room = server.get(RECEIVE_MAXIMUM, OUT_MAX if relay.far.version == V5 else INFLIGHT_3)
-        inflight = config.max_inflight or (room if isinstance(room, int) else OUT_MAX)
-        largest = server.get(MAXIMUM_PACKET_SIZE, 0)
-        sites = server.get(USER_PROPERTY)
-        for pair in sites if isinstance(sites, list) else []:
-            if isinstance(pair, tuple) and pair[0] == SITE:
-                relay.far.site = pair[1]
-        relay.near.state = ClientState(
-            ConnectOptions(
-                client_id=self.client_id,
-                clean_start=False,
-                keep_alive=0,
-                will=_state_will(config.name) if config.notifications != "off" else None,
-                session_expiry=NEVER_EXPIRES,
-                receive_maximum=min(inflight, room if isinstance(room, int) else inflight),
-                max_packet_size=largest if isinstance(largest, int) else 0,
-            )
-        )
+        relay.far.site = site_in(server) or relay.far.site
+        relay.near.state = ClientState(near_options(self.config, server))
         near = self._near = NearHandle(self)
-        near.client = self._driver.opened(near, BRIDGE_LISTENER, f"bridge {config.name}")
+        near.client = self._driver.opened(near, BRIDGE_LISTENER, f"bridge {self.config.name}")
         relay.near.state.connection_made(now)
 
     def _runs(self, relay: BridgeRelay) -> None:
@@ -460,9 +417,9 @@ class Bridge:
             log.warning("bridge %s: %s", config.name, complaint)
         log.info("bridge %s: connected to %s", config.name, self._server)
         if config.notifications != "off":
-            relay.near.out.append(_state_frame(config.name, V5))
+            relay.near.out.append(state_frame(config.name, V5))
         if config.notifications == "both":
-            relay.far.out.append(_state_frame(relay.far.state.client_id, relay.far.version))
+            relay.far.out.append(state_frame(relay.far.state.client_id, relay.far.version))
 
     def _arm(self, relay: BridgeRelay) -> None:
         if self._timer is not None:
@@ -502,14 +459,6 @@ class Bridge:
                 link.abort()
         if near is not None:
             near.close()
-
-
-def _state_will(name: str) -> Will:
-    return Will(f"$SYS/broker/connection/{name}/state".encode(), b"0", qos=1, retain=True)
-
-
-def _state_frame(name: str, version: int) -> bytes:
-    return publish_frame(f"$SYS/broker/connection/{name}/state".encode(), b"1", 0, True, False, 0, version, b"")
 
 
 def endpoint_text(server: str) -> str:
