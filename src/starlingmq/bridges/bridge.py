@@ -34,6 +34,7 @@ from starlingmq.wire.reasons import Reason
 log = logging.getLogger("starlingmq")
 
 BACKOFF: Final = (0.2, 30.0)  # seconds before the first attempt after a failure, and at most
+RESTARTS_MAX: Final = 3  # attempts at once for a clean start; a broker may say that a session is there all the same
 DIAL_SECONDS: Final = 30.0  # for a connection with TLS, and for CONNACK: a slow broker is not one that is away
 LINGER_SECONDS: Final = 60.0  # a lazy bridge stays connected for so long without messages
 LOOK_SECONDS: Final = 1.0  # between two looks whether this node carries it, or a lazy one has something to do
@@ -121,6 +122,7 @@ class Bridge:
         self._server = ""
         self._says_bridge = True  # the far broker has not refused mosquitto's bit for bridges
         self._clean = False
+        self._unsure = True  # see BridgeRelay
         self._relay: BridgeRelay | None = None
         self._link: Link | None = None
         self._near: NearHandle | None = None
@@ -185,16 +187,15 @@ class Bridge:
     # Attempts
 
     async def _run(self) -> None:
-        attempt = 0
+        attempt = restarts = 0
         while True:
             await self._wait_for_turn()
             ran = await self._attempt(self.config.servers[attempt % len(self.config.servers)])
             if self.config.start == "once" and ran:
                 self._becomes("done")
                 return
-            if self._clean and not ran:
-                continue  # at once, with a clean start
-            if not self.problem:
+            restarts = 0 if ran or self.problem else restarts + 1
+            if not self.problem and restarts <= RESTARTS_MAX:
                 attempt = 0
                 continue
             attempt = 1 if ran else attempt + 1
@@ -269,7 +270,7 @@ class Bridge:
                 await self._over
             ran = relay.phase == RUNNING or self.state == "connected"
             self._note_problem(relay.problem)
-            self._clean = relay.begin_clean
+            self._clean, self._unsure = relay.begin_clean, relay.unsure
         except (ConnectFailed, TimeoutError, OSError, ValueError) as error:
             late = f"{endpoint_text(server)} did not answer within {DIAL_SECONDS:g} s"
             self._note_problem(late if isinstance(error, TimeoutError) else reason_of(error))
@@ -313,7 +314,9 @@ class Bridge:
         config = self.config
         far = Leg(ClientState(options), options.version, TopicMap(config.topics, outwards=False), str(endpoint))
         near = Leg(ClientState(ConnectOptions()), V5, TopicMap(config.topics, outwards=True), self._site)
-        return BridgeRelay(far, near, self._look_at_session, self._clean, config.retain, self.counts)
+        relay = BridgeRelay(far, near, self._look_at_session, self._clean, config.retain, self.counts)
+        relay.renews = self._unsure
+        return relay
 
     def _look_at_session(self) -> NearSession:
         return near_session(self.session)
@@ -411,7 +414,6 @@ class Bridge:
         config = self.config
         self._becomes("connected")
         self.problem = ""
-        self._clean = False
         self.complaints = relay.complaints
         for complaint in relay.complaints:
             log.warning("bridge %s: %s", config.name, complaint)

@@ -20,9 +20,14 @@ The law, which ``BRIDGE_TABLE`` spells for each phase and event:
 3. If the far session is lost although the near one is there, its halves of handshakes are gone. A message from there
    that is held is published now. A message that waits for PUBCOMP from there counts as done. One that waits for its
    acknowledgement is sent again with DUP, and in MQTT 5 with the User Property ``AGAIN``: at least once, and marked.
+   While that is done the near session lacks ``MARKER``, and the next attempt asks for a clean start: an interruption
+   must not leave a far session that is present and knows nothing.
 4. The subscriptions at the far broker are remembered as subscriptions of the near session to ``$bridge/in/...``, which
-   match nothing. So that memory moves, survives and ends with the session.
-5. A refusal that may pass (QUOTA_EXCEEDED) is not passed on: the connections end, and the message is sent again.
+   match nothing. So that memory moves, survives and ends with the session. After a CONNECT without an answer
+   (``renews``) the far session may be another one than before: all subscriptions are made again, and a new message
+   with the packet id of one that the near broker holds releases that one.
+5. A clean start of 3.1.1 begins a session that ends with its connection, so it is followed by another CONNECT.
+6. A refusal that may pass (QUOTA_EXCEEDED) is not passed on: the connections end, and the message is sent again.
 """
 
 from __future__ import annotations
@@ -43,7 +48,6 @@ from starlingmq.wire.properties import (
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     MESSAGE_EXPIRY_INTERVAL,
-    RECEIVE_MAXIMUM,
     RETAIN_AVAILABLE,
     USER_PROPERTY,
     Properties,
@@ -111,8 +115,8 @@ MARKER: Final = "$bridge/settled"  # a subscription of near sessions that have b
 MARKER_IN: Final = "$bridge/in/"  # before QoS and filter of each subscription at the far broker
 AGAIN: Final = "starlingmq-again"  # a User Property: sent again to a far broker that lost its session
 FILTERS_MAX: Final = 8  # of a SUBSCRIBE: AWS IoT Core takes no more
+WAITING_MAX: Final = 10_000  # frames of one side, before RUNNING; beyond them those of QoS 0 are dropped
 TRANSIENT: Final = (Reason.QUOTA_EXCEEDED, Reason.SERVER_BUSY, Reason.SERVER_UNAVAILABLE)
-NO_LIMIT: Final = 1 << 30
 
 
 class NearSession:
@@ -134,8 +138,9 @@ class NearSession:
 
 
 class BridgeCounts:
-    """Since the start of the broker; ``refused``: by the receiving broker; ``kept_out``: looping, too large, or with a
-    topic that is not carried; ``again``: sent again after the far broker had lost its session."""
+    """Since the start of the broker; ``refused``: by the receiving broker; ``kept_out``: looping, too large, with a
+    topic that is not carried, or at QoS 0 while too many wait; ``again``: sent again after the far broker had lost its
+    session."""
 
     messages_out: int
     messages_in: int
@@ -191,8 +196,9 @@ class BridgeRelay:
     phase: int
     problem: str
     begin_clean: bool  # the next attempt must ask the far broker for a clean start
-    full: bool  # the near broker takes no further QoS 2 message: the far one is not read
     far_present: bool
+    renews: bool  # the far session may be new: all subscriptions there are made again
+    unsure: bool  # the next attempt must do so: a CONNECT had no answer, or this one has not come to RUNNING
     complaints: list[str]  # of subscriptions that the far broker refused
     counts: BridgeCounts
     retain: bool
@@ -201,9 +207,9 @@ class BridgeRelay:
     _steps: list[tuple[Leg, bool, list[Subscription], list[str]]]  # far or near, whether to subscribe, and to what
     _released: set[int]  # ids of the near session that the far broker no longer knows
     _ending: set[int]  # ids of messages of the lost far session that are being published
+    _held: set[int]  # ids of far messages that the near broker has held since an earlier connection
+    _reused: set[int]  # those of which a new message has come: one PUBCOMP of the near broker is not for the far one
     _silent: set[int]  # ids of near QoS 2 messages that are not carried, whose PUBREL is answered here
-    _taken: set[int]  # ids of far QoS 2 messages that the near broker holds
-    _room: int  # how many of those it takes
 
     def __init__(
         self, far: Leg, near: Leg, look: Callable[[], NearSession], clean: bool, retain: bool, counts: BridgeCounts
@@ -212,9 +218,10 @@ class BridgeRelay:
         self.near = near
         self.phase = GREETING
         self.problem = ""
-        self.begin_clean = False
-        self.full = False
+        self.begin_clean = clean
         self.far_present = False
+        self.renews = True
+        self.unsure = True
         self.complaints = []
         self.counts = counts
         self.retain = retain
@@ -223,9 +230,9 @@ class BridgeRelay:
         self._steps = []
         self._released = set()
         self._ending = set()
+        self._held = set()
+        self._reused = set()
         self._silent = set()
-        self._taken = set()
-        self._room = NO_LIMIT
 
     # Events of the shell
 
@@ -245,9 +252,6 @@ class BridgeRelay:
             self._frames(leg, data, now)
         except MqttError as error:
             self._end(leg, f"{self._whose(leg)} broke the protocol: {error.detail}")
-        if self.full and leg is self.near and len(self._taken) < self._room:
-            self.full = False
-            self.received(self.far, b"", now)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -262,7 +266,7 @@ class BridgeRelay:
 
     def reads(self) -> bool:
         """Whether the far connection is to be read."""
-        return not self.full and self.phase != JOINING
+        return self.phase != JOINING
 
     def wake_at(self) -> float:
         """When ``tick`` is due."""
@@ -289,9 +293,6 @@ class BridgeRelay:
         size = len(data)
         other = self.near if leg is self.far else self.far
         while pos < size and self.phase != ENDED:
-            if self.full and leg is self.far:
-                leg.parts.append(data[pos:])
-                return
             length = frame_length(data, pos, leg.version == 5)
             if length == 0 or pos + length > size:
                 leg.parts.append(data[pos:])
@@ -302,12 +303,19 @@ class BridgeRelay:
                 self._on_events(leg, leg.state.receive(data[pos : pos + length], now), now)
             elif self.phase < RUNNING:
                 if not self._ends_held(leg, data, pos, now):
-                    leg.waiting.append(data[pos : pos + length])
+                    self._wait(leg, data[pos : pos + length])
             elif kind == PUBLISH:
                 self._message(leg, other, data, pos, pos + length)
             else:
                 length = self._acknowledgements(leg, other, data, pos, length)
             pos += length
+
+    def _wait(self, leg: Leg, frame: bytes) -> None:
+        """Receive Maximum bounds what waits at QoS 1 and 2."""
+        if len(leg.waiting) >= WAITING_MAX and frame[0] >> 4 == PUBLISH and not frame[0] & 6:
+            self.counts.kept_out += 1
+        else:
+            leg.waiting.append(frame)
 
     def _greets(self, leg: Leg) -> bool:
         """Whether the next packet of its broker must be CONNACK."""
@@ -319,6 +327,10 @@ class BridgeRelay:
         while data[start - 1] >= 0x80:
             start += 1
         packet = decode_publish(first, data, start, end, leg.version)
+        if leg is self.far and packet.qos == 2 and packet.packet_id in self._held and not packet.dup:
+            self._held.discard(packet.packet_id)  # its sender has forgotten that one
+            self._reused.add(packet.packet_id)
+            other.out.append(ack_frame(0x62, packet.packet_id))
         topic = leg.topics.other_name(packet.topic)
         sites = sites_of(packet.properties) if packet.properties else []
         if not topic or other.site in sites or len(sites) >= SITES_MAX:
@@ -342,9 +354,6 @@ class BridgeRelay:
         if leg is self.far:
             counts.messages_in += 1
             counts.bytes_in += len(packet.payload)
-            if packet.qos == 2:
-                self._taken.add(packet.packet_id)
-                self.full = len(self._taken) >= self._room
         else:
             counts.messages_out += 1
             counts.bytes_out += len(packet.payload)
@@ -372,12 +381,17 @@ class BridgeRelay:
         size = len(data)
         while end + 4 <= size and data[end] == first and data[end + 1] == 2:
             end += 4
-        if (first == 0x70 and leg is self.near) or (first == 0x62 and leg is self.near):
+        if leg is self.far and first == 0x62 and self._held:
+            self._held.difference_update(data[at + 2] << 8 | data[at + 3] for at in range(pos, end, 4))
+        if leg is self.near and first == 0x70 and self._reused:
+            for at in range(pos, end, 4):
+                if not self._ends_reused(data[at + 2] << 8 | data[at + 3]):
+                    other.out.append(data[at : at + 4])
+            return end - pos
+        if first == 0x62 and leg is self.near:
             for at in range(pos, end, 4):
                 packet_id = data[at + 2] << 8 | data[at + 3]
-                if first == 0x70:
-                    self._taken.discard(packet_id)
-                elif packet_id in self._silent or packet_id in self._released:
+                if packet_id in self._silent or packet_id in self._released:
                     self._silent.discard(packet_id)
                     self._released.discard(packet_id)
                     leg.out.append(ack_frame(0x70, packet_id))
@@ -399,13 +413,13 @@ class BridgeRelay:
                 self._end(leg, f"{self._whose(leg)} takes no message now: {explain(ack.reason, ack.properties)}")
                 return
             self.counts.refused += 1
-            if leg is self.near:
-                self._taken.discard(ack.packet_id)
-                if other.version != 5 and ack.type == PUBREC:
-                    self._refused_far(other, ack.packet_id)
-                    return
-        if ack.type == PUBCOMP and leg is self.near:
-            self._taken.discard(ack.packet_id)
+            if leg is self.near and other.version != 5 and ack.type == PUBREC:
+                self._refused_far(other, ack.packet_id)
+                return
+        if ack.type == PUBREL and leg is self.far:
+            self._held.discard(ack.packet_id)
+        if ack.type == PUBCOMP and leg is self.near and self._ends_reused(ack.packet_id):
+            return
         if ack.type == PUBREL and leg is self.near and ack.packet_id in self._silent | self._released:
             self._silent.discard(ack.packet_id)
             self._released.discard(ack.packet_id)
@@ -416,6 +430,13 @@ class BridgeRelay:
             other.out.append(b"%b\x03%b%b" % (bytes((first,)), ack.packet_id.to_bytes(2, "big"), bytes((ack.reason,))))
         else:
             other.out.append(ack_frame(first, ack.packet_id))
+
+    def _ends_reused(self, packet_id: int) -> bool:
+        """Whether this PUBCOMP of the near broker is for a message whose sender has forgotten it."""
+        if packet_id not in self._reused:
+            return False
+        self._reused.discard(packet_id)
+        return True
 
     def _refused_far(self, far: Leg, packet_id: int) -> None:
         """3.1.1 has no refusal: its broker gets PUBREC, and its PUBREL the answer of the near one, 0x92."""
@@ -443,6 +464,8 @@ class BridgeRelay:
         elif action == GO_ON:
             if isinstance(what, Completed):
                 self._answered(leg, what)
+            elif self._steps:
+                return  # the answer to the present step goes on
             self._next_step(now)
         elif action == WRONG:
             self._end(leg, f"{self._whose(leg)} sent {EVENTS[event]} while {PHASES[self.phase]}")
@@ -456,7 +479,13 @@ class BridgeRelay:
         return "the other broker" if leg is self.far else "this broker"
 
     def _join(self, connected: Connected) -> None:
+        self.unsure = self.renews
+        if self._clean and self.far.version != 5:
+            self.begin_clean = False
+            self._end(self.far, "")
+            return
         self.far_present = connected.session_present
+        self.begin_clean = not self.far_present
         properties = connected.properties
         self.far.max_packet = number(properties, MAXIMUM_PACKET_SIZE, 0)
         self.far.retains = number(properties, RETAIN_AVAILABLE, 1) == 1
@@ -473,13 +502,16 @@ class BridgeRelay:
         properties = connected.properties
         self.near.max_packet = number(properties, MAXIMUM_PACKET_SIZE, 0)
         self.near.retains = number(properties, RETAIN_AVAILABLE, 1) == 1
-        self._room = number(properties, RECEIVE_MAXIMUM, NO_LIMIT)
         self.near.state.reserve(session.busy)
         self.far.state.reserve(session.busy)
         if self.far_present:
-            self._taken = set(session.held)
-            self.full = len(self._taken) >= self._room
+            self._held = set(session.held)
         else:
+            markers = [name for name in session.subscriptions if name == MARKER or name.startswith(MARKER_IN)]
+            markers.sort(key=lambda name: name != MARKER)
+            for name in markers:
+                del session.subscriptions[name]
+            self._off(self.near, markers)
             self._released = session.released
             self._ending = set(session.held)
             self.near.out += [ack_frame(0x62, packet_id) for packet_id in session.held]
@@ -494,27 +526,33 @@ class BridgeRelay:
         }  # fmt: skip
         wanted_near = {filter.decode(): min(qos, most) for filter, qos in self.near.topics.filters().items()}
         markers = {f"{MARKER_IN}{qos}/{filter}": filter for filter, qos in wanted_far.items()}
-        subscribed = {name for name in present if name.startswith(MARKER_IN)} if self.far_present else set()
+        subscribed = {name for name in present if name.startswith(MARKER_IN)}
         outdated = [name.split("/", 3)[3] for name in subscribed if name not in markers]
         self._off(self.far, [filter for filter in outdated if filter not in wanted_far])
         modern = self.far.version == 5
+        fresh = 0 if self.retain else 2
         self._on(
             self.far,
             [
-                Subscription(filter=filter, qos=QOS[wanted_far[filter]], no_local=modern, retain_as_published=modern)
+                Subscription(
+                    filter=filter,
+                    qos=QOS[wanted_far[filter]],
+                    no_local=modern,
+                    retain_as_published=modern,
+                    retain_handling=1 if name in subscribed and self.retain else fresh,
+                )
                 for name, filter in markers.items()
-                if name not in subscribed
+                if name not in subscribed or self.renews
             ],
         )
         kept = {MARKER, *markers, *wanted_near}
         self._off(self.near, [name for name in present if name not in kept])
         options = {name: (qos, True, self.retain) for name, qos in wanted_near.items()}
-        handling = 0 if self.retain else 2
         self._on(
             self.near,
             [
                 Subscription(
-                    filter=name, qos=QOS[qos], no_local=True, retain_as_published=self.retain, retain_handling=handling
+                    filter=name, qos=QOS[qos], no_local=True, retain_as_published=self.retain, retain_handling=fresh
                 )
                 for name, (qos, _, _) in options.items()
                 if not self.far_present or present.get(name) != options[name]
@@ -532,7 +570,7 @@ class BridgeRelay:
 
     def _next_step(self, now: float) -> None:
         """Take the next step of SETTLING, or begin to run after the last one."""
-        if self._ending or self.phase != SETTLING:
+        if self.phase != SETTLING:
             return
         self._steps = [step for step in self._steps if step[2] or step[3]]
         if self._steps:
@@ -542,7 +580,10 @@ class BridgeRelay:
             else:
                 leg.state.unsubscribe(filters)
             return
+        if self._ending:
+            return
         self.phase = RUNNING
+        self.begin_clean = self.unsure = False
         for leg in (self.near, self.far):
             waiting = leg.waiting
             leg.waiting = []
@@ -561,6 +602,7 @@ class BridgeRelay:
                 marker = f"{MARKER_IN}{subscription.qos}/{subscription.filter}"  # it is asked for again next time
                 for step in self._steps:
                     step[2][:] = [each for each in step[2] if each.filter != marker]
+                self._off(self.near, [marker])
 
     def _ends_held(self, leg: Leg, data: bytes, pos: int, now: float) -> bool:
         """Whether it is the PUBCOMP for a message of the lost far session."""

@@ -39,7 +39,7 @@ from starlingmq.core.router.router import Route, Router
 from starlingmq.core.session.connection import ASKING, CLOSED, WORKING
 from starlingmq.core.session.production import AGAIN, NEW, OTHER, Production
 from starlingmq.core.session.qos import Inbound, Parking
-from starlingmq.core.session.session import GROUP_PREFIX, Client, Session, Subscription
+from starlingmq.core.session.session import BRIDGE_LISTENER, GROUP_PREFIX, Client, Session, Subscription
 from starlingmq.core.session.trail import Backlog
 from starlingmq.wire.mqtt import Publish, ack_frame, ack_run, decode_publish, packet_id_bytes
 from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
@@ -456,7 +456,7 @@ class Publishing:
         inbound = self.inbound(session)
         limit = ctx.max_awaiting_rel
         if limit != 0 and inbound.held >= limit:
-            if client.version == 5:
+            if client.version == 5 and client.listener != BRIDGE_LISTENER:  # the sender does not know this limit
                 raise ProtocolError("more QoS 2 messages than Receive Maximum", Reason.RECEIVE_MAXIMUM_EXCEEDED)
             self._park(session, packet_id, message)
             return
@@ -481,8 +481,8 @@ class Publishing:
         self._acknowledge(client, 0x50, packet_id, 0)
 
     def _park(self, session: Session, packet_id: int, message: Message) -> None:
-        """A 3.x client has exceeded ``max_awaiting_rel``, which it cannot know. Its PUBREC waits for a free place, and
-        so, before long, does the client. The client must be read all the same:
+        """A client has exceeded ``max_awaiting_rel``, which it cannot know: one of 3.x, or the broker behind a bridge.
+        Its PUBREC waits for a free place, and so, before long, does the client. The client must be read all the same:
 
         1. With a limit of 2 it sends PUBLISH 1 to 5 in one go; 1 and 2 get PUBREC.
         2. It sends PUBREL 1 and 2. They come after PUBLISH 5.
