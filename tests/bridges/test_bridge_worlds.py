@@ -10,7 +10,7 @@ from tests.bridges.bridge_world import BridgeWorld, figures, run
 from tests.few import few
 from tests.planting import FAILURES, first_to_find
 
-SEEDS_MAX = 60
+SEEDS_MAX = 200
 
 
 @pytest.mark.parametrize(("worlds", "acts"), [(3, 60), pytest.param(150, 150, marks=pytest.mark.long)])
