@@ -13,7 +13,8 @@ import pytest
 from starlingmq.core.connect.connect_verdict import NO_ANONYMOUS, NO_METHOD
 from starlingmq.core.context.ready import Notice
 from starlingmq.hooks import AuthRequest, AuthResult
-from starlingmq.log import NAME_MAX, NoticeLog
+from starlingmq.log import NAME_MAX
+from starlingmq.node.connection_log import NoticeLog
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.properties import REASON_STRING
 from starlingmq.wire.reasons import Reason

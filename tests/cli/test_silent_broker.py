@@ -14,7 +14,7 @@ import pytest
 
 from starlingmq.cli import control, ctl_ask, remote
 from starlingmq.cli.main import main
-from starlingmq.net.control_socket import NAME
+from starlingmq.net.control_path import NAME
 
 LIMIT = 0.3  # seconds
 

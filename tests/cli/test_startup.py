@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from starlingmq.cli.app import COMMANDS, build_app
 from starlingmq.wire.mqtt import Connect, encode
+from tests.cli.test_storage_commands import serving_in_a_process
 from tests.net.conftest import Certificates
 
 OF_OPTIONS: Final = {
@@ -38,6 +39,8 @@ SERVE_MODULES_MAX: Final = 530  # interpreted 487, compiled 345
 MEMBER_MODULES_MAX: Final = 730  # of a node of a cluster: interpreted 677, compiled 462
 MEGABYTES_MAX: Final = 33  # of an empty broker: compiled 31, interpreted 27
 OURS_FOR_HELP_MAX: Final = 12  # 7
+STATUS_MODULES_MAX: Final = 210  # 182, of which typer and what it imports have most
+OURS_FOR_STATUS_MAX: Final = 27  # 23
 
 LATE: Final = """
 import sys, threading, types
@@ -103,6 +106,18 @@ def test_a_command_that_is_not_declared_loads_no_declarations() -> None:
     for command, loads in (("status", False), ("drain", False), ("kick", True)):
         done = subprocess.run([*words, command, "--help"], env=reporting(), capture_output=True, text=True, check=True)
         assert ("starlingmq.admin.all_actions" in imported(done.stderr)) == loads, command
+
+
+def test_the_status_of_a_broker_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    with serving_in_a_process(tmp_path):
+        command = [sys.executable, "-m", "starlingmq", "ctl", "status", "--data-dir", str(tmp_path)]
+        done = subprocess.run(command, env=reporting(), capture_output=True, text=True, check=True, timeout=60)
+    loaded = imported(done.stderr)
+    assert done.stdout.startswith("HEALTHY")
+    assert packages(loaded) & (OF_A_BROKER | {"http", "yaml"}) == set()
+    assert len(loaded) <= STATUS_MODULES_MAX
+    ours = [name for name in loaded if name.startswith("starlingmq")]
+    assert len(ours) <= OURS_FOR_STATUS_MAX, ours
 
 
 def test_the_help_of_ctl_lists_declared_commands_whatever_follows() -> None:

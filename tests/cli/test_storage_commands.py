@@ -20,7 +20,8 @@ import pytest
 from starlingmq import Broker
 from starlingmq.client import Client
 from starlingmq.config.settings import from_tree
-from starlingmq.net.control_socket import NAME, REQUEST_BYTES_MAX, reachable
+from starlingmq.net.control_path import NAME, reachable
+from starlingmq.net.control_socket import REQUEST_BYTES_MAX
 from tests.patience import within
 
 from .commands import run

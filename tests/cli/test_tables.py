@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from starlingmq.admin.sessions import CLIENT_COLUMNS, SESSION_COLUMNS, ClientInfo, SessionInfo
-from starlingmq.cli.ctl_look import NODES
+from starlingmq.cli.ctl_status import NODES
 from starlingmq.cli.tables import Column, aligned, cell, columns_of, duration, fitting, table
 
 CLIENTS = columns_of(CLIENT_COLUMNS, ClientInfo)

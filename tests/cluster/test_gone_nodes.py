@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from starlingmq.admin.alarm_conditions import Condition, Conditions
 from starlingmq.admin.cluster_health import cluster_health
 from starlingmq.cli import ctl_declared
-from starlingmq.cli.ctl import app
-from starlingmq.cli.ctl_look import gone_nodes, node_rows
+from starlingmq.cli.ctl import whole_app
+from starlingmq.cli.ctl_status import gone_nodes, node_rows
 from starlingmq.net.peers.cluster_shell import Cluster
 
 NOW = 1_000_000.0
@@ -108,7 +108,7 @@ def test_a_link_to_a_node_that_is_gone_names_the_node_at_its_other_end(
     told = [link("n1", "n2"), link("n1", "n3", "n2"), link("n3", "n1")]
     found = {"node": "n1", "links": told, "missing": []}
     monkeypatch.setattr(ctl_declared, "ask_within", lambda *words: found)
-    done = CliRunner().invoke(app, ["links", "--data-dir", "."], catch_exceptions=False)
+    done = CliRunner().invoke(whole_app(), ["links", "--data-dir", "."], catch_exceptions=False)
     _, *rows = [re.split(r"  +", line)[:3] for line in done.stdout.splitlines()]
     assert rows == [
         ["n1", "n2", "yes"],

@@ -17,8 +17,8 @@ from starlingmq import Broker
 from starlingmq.config.settings import from_tree
 from starlingmq.core.broker import TURNED_AWAY
 from starlingmq.core.context.ready import Notice
-from starlingmq.log import NoticeLog
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY
+from starlingmq.node.connection_log import NoticeLog
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Packet, Pingreq, Pingresp, Publish, encode
 from starlingmq.wire.reasons import Reason

@@ -12,7 +12,8 @@ from starlingmq.admin.group_actions import GroupActions
 from starlingmq.admin.store_actions import StoreActions
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.config.settings import Config, ConfigError
-from starlingmq.net.control_socket import NAME, Action, ControlServer, Report
+from starlingmq.net.control_path import NAME
+from starlingmq.net.control_socket import Action, ControlServer, Report
 from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.storage.opening import directory_of

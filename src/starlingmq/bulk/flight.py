@@ -43,7 +43,7 @@ from starlingmq.bulk.protocol import (
 from starlingmq.bulk.reader import Replaced, StreamMissing, StreamReader, Trimmed
 from starlingmq.config.streams_section import NAME_PATTERN
 from starlingmq.core.topics.topics import valid_filter
-from starlingmq.net.control_socket import NAME, reachable
+from starlingmq.net.control_path import NAME, reachable
 from starlingmq.storage.streams.stream_definition import identity
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from starlingmq.net.control_socket import NAME, reachable
+from starlingmq.net.control_path import NAME, reachable
 
 SYSTEM: Final = Path("/run/starlingmq")
 SIZE_MAX: Final = 65_536  # bytes of an announcement; a path of 4096 bytes takes up to 24,576

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shlex
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,11 +16,9 @@ import typer
 
 from starlingmq.cli.announce import running
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.progress import Report
 from starlingmq.cli.remote import ANSWER_SECONDS, NoAnswer, ask_url, is_url
-from starlingmq.config.settings import load_config
-from starlingmq.net.control_socket import NAME, reachable
-
-Report = Callable[[str, int, int, str], None]
+from starlingmq.net.control_path import NAME, reachable
 
 DataDirOption = Annotated[
     str | None,
@@ -70,7 +67,7 @@ def directory_of(data_dir: str | None, config: str | None) -> Path:
     """
     if data_dir is not None and is_url(data_dir):
         raise CommandError("this command needs a data directory (--data-dir DIR) on this machine, not a URL")
-    named = data_dir or load_config(config, (), os.environ).node.data_dir
+    named = data_dir or _set_directory(config)
     if named is not None:
         return Path(named).absolute()
     found = running()
@@ -89,13 +86,24 @@ def directory_of(data_dir: str | None, config: str | None) -> Path:
     return found[0].directory
 
 
+def _set_directory(config: str | None) -> str | None:
+    """That of the settings. They take long to load, and without these sources of node.data_dir it has no value."""
+    if config is None and not any(name.startswith("STARLINGMQ_NODE") for name in os.environ):
+        return None
+    from starlingmq.config.settings import load_config
+
+    return load_config(config, (), os.environ).node.data_dir
+
+
 def ask(directory: BrokerAddress, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
     """Execute an action and return its result. Raises CommandError if the broker refuses, and errors of the storage."""
     if isinstance(directory, str):
         return ask_url(directory, action, arguments)
     connection = _connect(directory, _patience(action, ANSWER_SECONDS))
     if connection is None:
-        from starlingmq.storage.maintenance.offline import actions  # late: it loads the engines
+        import asyncio  # late: it takes as long as the rest of a command
+
+        from starlingmq.storage.maintenance.offline import actions
 
         return asyncio.run(_done(actions(directory)[action](report, arguments)))
     return _ask(connection, directory, action, arguments, report)

@@ -10,7 +10,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from starlingmq.admin.printable import PAGE_MAX, plain
-from starlingmq.cli.control import Report, ask_broker, broker_address
+from starlingmq.cli.control import ask_broker, broker_address
+from starlingmq.cli.progress import Report
 from starlingmq.cli.remote import ANSWER_SECONDS
 from starlingmq.cli.tables import Columns, table
 

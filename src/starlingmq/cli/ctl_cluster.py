@@ -13,13 +13,11 @@ from starlingmq.cli.ctl_ask import Result
 from starlingmq.cli.ctl_declared import Shown, shows
 from starlingmq.cli.ctl_leave import leave_url
 from starlingmq.cli.ctl_restart import restart
+from starlingmq.cli.ctl_status import DEGRADED, EXIT_CODES, health_line
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
 from starlingmq.cli.tables import WideOption, cell, columns_of, table
 
-NOT_SERVING: Final = 1  # exit code
-DEGRADED: Final = 3  # exit code
-EXIT_CODES: Final = {"healthy": 0, "degraded": DEGRADED, "unavailable": NOT_SERVING}
 UNSENT: Final = {
     "unconnected": "frames for nodes that were not connected (required ones are sent again)",
     "overflow": "frames above the limit of the send buffer (they are sent again)",
@@ -195,11 +193,6 @@ def _ask(
     if action == "cluster.status" and found["cluster"] is None:  # over HTTP a single broker answers, too
         raise CommandError("this broker is not a member of a cluster; set cluster.enabled to join one")
     return found
-
-
-def health_line(health: dict[str, Any]) -> str:
-    """The state, the reason, and the next step for the operator."""
-    return f"{health['status'].upper()}: {health['summary']}." + (f" Next: {health['next']}" if health["next"] else "")
 
 
 def _status_lines(found: dict[str, Any]) -> Iterator[str]:

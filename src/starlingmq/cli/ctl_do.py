@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -81,6 +81,3 @@ def _reloaded(found: Result) -> Iterator[str]:
         yield f"{name}: settings reloaded" + (f"; these need a restart: {later}" if later else "")
         for line in told["warnings"]:
             print(f"warning: {name}: {line}", file=sys.stderr)
-
-
-DEEDS: Final = (ban, publish)

@@ -9,10 +9,9 @@ import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask_within
-from starlingmq.cli.ctl_cluster import EXIT_CODES, health_line
+from starlingmq.cli.ctl_status import EXIT_CODES, NOT_READY, health_line
 from starlingmq.cli.declare import CommandError
 
-NOT_READY: Final = 1  # exit code
 HEALTH_SECONDS: Final = 10.0
 
 

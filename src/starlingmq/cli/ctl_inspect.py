@@ -144,6 +144,3 @@ def _change_line(node: str, path: str, one: Result) -> str:
     after = "(no difference)" if one["before"] == one["after"] else f"-> {one['after']}"
     done = " applied" if one["applied"] else " (only checked)" if one["before"] != one["after"] else ""
     return f"{node}: {path} {one['before']} {after}{done}"
-
-
-INSPECTIONS: Final = (alarms, connectors, message)

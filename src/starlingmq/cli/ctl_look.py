@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
-from starlingmq.admin.printable import NODE_COLUMNS, plain
+from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import (
     AtOption,
@@ -26,6 +26,7 @@ from starlingmq.cli.ctl_ask import (
     sorted_or_listed,
 )
 from starlingmq.cli.ctl_declared import SHOWN, Shown, rows, shows
+from starlingmq.cli.ctl_status import gone_line, node_rows
 from starlingmq.cli.tables import WideOption, columns_of
 from starlingmq.log import printable
 
@@ -113,43 +114,12 @@ def retained(
     show(found, json_, "retained", RETAINED, none, wide)
 
 
-NODES: Final = columns_of(NODE_COLUMNS)
-
-
-@rows("overviews")
-def node_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of the table ``NODE_COLUMNS``."""
-    gone = gone_nodes(found)
-    return [
-        {
-            **one["holds"],
-            "node": one["node"],
-            "version": one["version"],
-            "ready": gone[one["node"]]
-            if one["node"] in gone
-            else "; ".join(one["ready"]["reasons"]) or one["ready"]["status"],
-            "dropped": one["totals"]["dropped"],
-            "turn": one["latency"]["turn"]["p99_ms"],
-        }
-        for one in found["nodes"]
-    ]
-
-
-def gone_nodes(found: dict[str, Any]) -> dict[str, str]:
-    """The nodes that are gone, as the node says that was asked for ``overviews``, with what became of their data:
-    another node may answer for them."""
-    own: dict[str, Any] = next((one for one in found["nodes"] if one["node"] == found["node"]), {})
-    gone = (own.get("cluster") or {}).get("gone", ())
-    return {one["name"]: _gone(one.get("served_by")) for one in gone}
-
-
-def _gone(server: str | None) -> str:
-    return f"gone; {server} serves its data" if server else "gone"
+rows("overviews")(node_rows)
 
 
 @rows("links")
 def link_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    gone = {one["peer"]: _gone(one["served_by"]) for one in found["links"] if one.get("served_by")}
+    gone = {one["peer"]: gone_line(one["served_by"]) for one in found["links"] if one.get("served_by")}
     return [_link_row(link, gone) for link in found["links"]]
 
 
@@ -216,10 +186,3 @@ def metrics(
         print(printable(line))
     if not lines:
         print(nothing("metric", "there are no metrics", {"NAME": name}), file=sys.stderr)
-
-
-LOOKS: Final = (
-    retained,
-    metrics,
-    log,
-)

@@ -7,17 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from starlingmq.admin.printable import NODE_COLUMNS
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask, warn_of
-from starlingmq.cli.ctl_cluster import EXIT_CODES, health_line
-from starlingmq.cli.ctl_look import NODES, gone_nodes, node_rows
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.tables import WideOption, duration, table
+from starlingmq.cli.tables import WideOption, columns_of, duration, table
 from starlingmq.cli.version import version_line
 
 NOT_READY: Final = 1  # exit code
+DEGRADED: Final = 3  # exit code
 CRITICAL: Final = 4  # exit code: all is well but for a critical alarm ...
 WARNED: Final = 5  # ... or for other alarms
+EXIT_CODES: Final = {"healthy": 0, "degraded": DEGRADED, "unavailable": NOT_READY}
+NODES: Final = columns_of(NODE_COLUMNS)
 
 
 def status(
@@ -100,3 +102,38 @@ def _exit_code(own: dict[str, Any]) -> int:
     if own["cluster"] is not None and own["cluster"]["status"] != "healthy":
         return EXIT_CODES[own["cluster"]["status"]]
     return NOT_READY if own["ready"]["reasons"] else 0
+
+
+def health_line(health: dict[str, Any]) -> str:
+    """The state, the reason, and the next step for the operator."""
+    return f"{health['status'].upper()}: {health['summary']}." + (f" Next: {health['next']}" if health["next"] else "")
+
+
+def node_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of the table ``NODE_COLUMNS``."""
+    gone = gone_nodes(found)
+    return [
+        {
+            **one["holds"],
+            "node": one["node"],
+            "version": one["version"],
+            "ready": gone[one["node"]]
+            if one["node"] in gone
+            else "; ".join(one["ready"]["reasons"]) or one["ready"]["status"],
+            "dropped": one["totals"]["dropped"],
+            "turn": one["latency"]["turn"]["p99_ms"],
+        }
+        for one in found["nodes"]
+    ]
+
+
+def gone_nodes(found: dict[str, Any]) -> dict[str, str]:
+    """The nodes that are gone, as the node says that was asked for ``overviews``, with what became of their data:
+    another node may answer for them."""
+    own: dict[str, Any] = next((one for one in found["nodes"] if one["node"] == found["node"]), {})
+    gone = (own.get("cluster") or {}).get("gone", ())
+    return {one["name"]: gone_line(one.get("served_by")) for one in gone}
+
+
+def gone_line(server: str | None) -> str:
+    return f"gone; {server} serves its data" if server else "gone"

@@ -6,18 +6,18 @@ Redirects are not followed, so that the token stays with the broker.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlencode, urlsplit
 
 from starlingmq.cli.declare import CommandError
 
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
     from starlingmq.admin.declared_actions import Declared
 
 TOKEN_FILE: Final = "STARLINGMQ_TOKEN_FILE"  # noqa: S105 the name of a variable
@@ -95,7 +95,9 @@ def _declared(action: str) -> Declared | None:
 
 def _ask_declared(url: str, declared: Declared, arguments: dict[str, str], seconds: float) -> dict[str, Any]:
     """Raises CommandError."""
-    from msgspec.structs import fields  # these are late for commands that never ask over HTTP
+    from urllib.parse import urlencode  # these are late for commands that never ask over HTTP
+
+    from msgspec.structs import fields
 
     from starlingmq.admin.operator_problem import AdminError
     from starlingmq.admin.typed_actions import reader_of
@@ -146,12 +148,15 @@ def _ask_stream(url: str, action: str, arguments: dict[str, str]) -> dict[str, A
 
 def follow_url(url: str, path: str, arguments: dict[str, str]) -> Iterator[tuple[str, Any]]:
     """The server-sent events of a path, with their names; ("", None) while nothing comes. Raises CommandError."""
+    from http.client import IncompleteRead
+    from urllib.parse import urlencode
+
     route = HttpRoute("GET", path)
     given = {name: value for name, value in arguments.items() if value}
     with _answer(url, route, f"?{urlencode(given)}", None, SILENT_SECONDS) as response:
         if response.status >= 400:
             raise CommandError(f"{url}: {_why(response.status, _decoded(response.read()))}")
-        with suppress(http.client.IncompleteRead):  # it ends without the last chunk
+        with suppress(IncompleteRead):  # it ends without the last chunk
             yield from _events(response)
     raise CommandError(f"{url}: the broker ended the connection")
 
@@ -175,17 +180,20 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def _answer(
     url: str, route: HttpRoute, query: str, body: bytes | None, seconds: float | None
-) -> Iterator[http.client.HTTPResponse]:
+) -> Iterator[HTTPResponse]:
     """Raises CommandError, also while the answer is read."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from urllib.parse import urlsplit
+
     parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     path = "" if route.text or route.path.startswith("/health") else "/api/v1"
     try:
         connection = kind(parts.hostname or "", parts.port, timeout=seconds)
         with closing(connection):
             connection.request(route.method, parts.path.rstrip("/") + path + route.path + query, body, _headers(body))
             yield connection.getresponse()
-    except http.client.HTTPException as error:
+    except HTTPException as error:
         raise CommandError(f"{url}: the answer is not HTTP ({type(error).__name__})") from None
     except TimeoutError as error:
         if seconds is None or error.errno is not None:  # of the system, while it connected

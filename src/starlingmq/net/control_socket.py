@@ -24,17 +24,16 @@ from typing import Any, Final
 
 import msgspec
 
+from starlingmq.net.control_path import reachable
 from starlingmq.net.listeners.sockets import SocketFile, listen_unix
 from starlingmq.net.operators import on_behalf_of, system_user
 
 log = logging.getLogger("starlingmq")
 
-NAME: Final = "control.sock"
 REQUEST_BYTES_MAX: Final = 64 << 10
 REQUEST_SECONDS: Final = 10.0
 REFUSAL_SECONDS: Final = 1.0
 CONNECTIONS_MAX: Final = 8
-PATH_BYTES_MAX: Final = 100  # the limit of the system is 107
 
 CREDENTIALS: Final = struct.Struct("=iII")  # process, user, group
 
@@ -53,19 +52,6 @@ class ControlBusy(Exception):
 class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: str
     arguments: dict[str, str] = {}
-
-
-@contextmanager
-def reachable(path: Path) -> Iterator[str]:
-    """A path of the socket that is short enough for the system, for as long as the block lasts."""
-    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
-        yield str(path)
-        return
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
-    finally:
-        os.close(directory)
 
 
 class ControlServer:

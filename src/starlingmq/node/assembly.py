@@ -29,7 +29,7 @@ from starlingmq.config.settings import Config, ConfigError, ListenerConfig, from
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
-from starlingmq.log import NoticeLog, SparingLog, as_this_node
+from starlingmq.log import SparingLog, as_this_node
 from starlingmq.net.broker_clock import broker_clock
 from starlingmq.net.bulk_urls import bulk_url, parse_bulk_url
 from starlingmq.net.control_socket import ControlServer
@@ -39,6 +39,7 @@ from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.listeners.revocation_sweep import end_revoked
 from starlingmq.net.memory_watch import MemoryWatch
+from starlingmq.node.connection_log import NoticeLog
 from starlingmq.node.node_copies import NodeCopies, has_copies
 from starlingmq.node.node_state import event_listener, new_state
 from starlingmq.node.node_tracing import NodeTracing

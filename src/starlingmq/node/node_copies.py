@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from starlingmq.config.settings import Config
-from starlingmq.net.control_socket import NAME, ControlServer
+from starlingmq.net.control_path import NAME
+from starlingmq.net.control_socket import ControlServer
 
 if TYPE_CHECKING:
     from starlingmq.cluster.cluster_state import ClusterState

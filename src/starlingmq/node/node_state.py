@@ -10,7 +10,7 @@ from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.publish.bridges import bounds_of, site_of
 from starlingmq.hooks import Hooks, OnEvent
-from starlingmq.log import NoticeLog
+from starlingmq.node.connection_log import NoticeLog
 
 
 def new_state(config: Config, hooks: Hooks, access: AccessControl, now: float) -> BrokerState:
