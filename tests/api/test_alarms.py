@@ -20,7 +20,7 @@ from starlingmq import Broker
 from starlingmq.admin import alarm_conditions, alarm_webhook
 from starlingmq.admin.alarm_conditions import CLOSED_SECONDS, DROPPED_SECONDS, Condition, Severity, closed_max
 from starlingmq.admin.alarm_webhook import AlarmWebhook
-from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms
+from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms, active_facts, ended_facts
 from starlingmq.admin.recent_counts import Recent, RecentCounts
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net import memory_watch
@@ -47,12 +47,60 @@ def test_an_alarm_begins_once_and_ends_when_its_condition_is_gone_for_a_while() 
         alarms.look([a_condition("disk", text=f"at {now}")], now)
     assert told(heard) == [("disk", "warning", False)]
     assert alarms.active()[0].text == "at 10.0", "the text is that of now"
-    alarms.look([], 10.0 + HOLD - 1)
-    assert alarms.active(), "around its threshold it is one alarm"
-    alarms.look([], 10.0 + HOLD)
+    alarms.look([], 15.0)
+    assert alarms.active() == [], "what is shown ends at once"
+    assert [one.ended for one in alarms.reply().history] == ["1970-01-01T00:00:15.000+00:00"]
+    alarms.look([a_condition("disk")], 20.0)
+    assert alarms.active()[0].ended is None and alarms.reply().history == []
+    alarms.look([], 25.0)
+    alarms.look([], 25.0 + HOLD - 1)
+    assert told(heard) == [("disk", "warning", False)], "around its threshold it is one alarm"
+    alarms.look([], 25.0 + HOLD)
     assert told(heard) == [("disk", "warning", False), ("disk", "warning", True)]
     reply = alarms.reply()
     assert reply.alarms == [] and told(reply.history) == [("disk", "warning", True)]
+
+
+def seen(node: str, kind: str, since: str, ended: str | None = None, **more: Any) -> Alarm:
+    told = {"subject": "n3", "severity": "warning", "text": f"as {node} sees it", "next": "", **more}
+    return Alarm(kind, **told, since=since, ended=ended, node=node)
+
+
+def test_what_several_nodes_see_is_one_entry_with_their_names() -> None:
+    found = active_facts([
+        seen("n2", "node", "12:00:05"),
+        seen("n1", "node", "12:00:07", severity="critical"),
+        seen("n1", "disk", "12:00:01"),
+        seen("n2", "disk", "12:00:00"),
+        seen("n1", "clock", "12:00:02", text="not synchronized"),
+        seen("n2", "clock", "12:00:02", text="not synchronized"),
+    ])  # fmt: skip
+    assert [(one.kind, one.nodes, one.since, one.text) for one in found] == [
+        ("node", ["n1", "n2"], "12:00:05", "as n1 sees it"),
+        ("clock", ["n1", "n2"], "12:00:02", "not synchronized"),
+        ("disk", ["n1"], "12:00:01", "as n1 sees it"),
+        ("disk", ["n2"], "12:00:00", "as n2 sees it"),
+    ], "each node has a disk of its own"
+
+
+def test_a_fact_that_returns_is_another_entry_of_the_history() -> None:
+    early = [seen(node, "node", "12:00:00", ended) for node, ended in (("n1", "12:01:00"), ("n2", "12:01:05"))]
+    late = [seen(node, "node", "12:01:10", "12:02:00") for node in ("n1", "n2")]
+    found = [(one.since, one.ended, one.nodes) for one in ended_facts([*early, *late])]
+    assert found == [("12:01:10", "12:02:00", ["n1", "n2"]), ("12:00:00", "12:01:05", ["n1", "n2"])]
+
+
+async def test_the_alarm_of_a_full_disk_ends_at_the_next_look_once_there_is_room(
+    serve: Serve, ask: Ask, tmp_path: Path
+) -> None:
+    broker = await serve(node={"data_dir": str(tmp_path), "shutdown_timeout": 0.1}, alarms={"disk_free": 1.0})
+    assert broker._admin is not None
+    await look(broker)
+    assert [one.kind for one in broker._admin.alarms.known.active()] == ["disk"]
+    answer = await ask(broker, "PUT", "/api/v1/settings", json={"path": "alarms.disk_free", "value": "0"})
+    assert answer.status_code == 200
+    await look(broker)
+    assert broker._admin.alarms.known.active() == []
 
 
 def test_an_alarm_that_becomes_critical_is_told_again() -> None:
@@ -70,6 +118,7 @@ def test_alarms_and_their_history_are_bounded_and_critical_ones_come_first() -> 
     assert len(alarms.active()) == ACTIVE_MAX and alarms.active()[0].kind == "quorum"
     for turn in range(5):
         alarms.look([], 100.0 * turn + HOLD)
+        alarms.look([], 100.0 * turn + 2 * HOLD)
         alarms.look(many, 100.0 * turn + HOLD)
     assert len(alarms.reply().history) == HISTORY_MAX
 
@@ -111,7 +160,8 @@ async def test_the_webhook_is_told_in_order_and_again_after_a_refusal(monkeypatc
         webhook = AlarmWebhook("n1", lambda: url)
         alarms = Alarms(webhook.tell)
         alarms.look([a_condition("disk")], 0.0)
-        alarms.look([], HOLD)
+        alarms.look([], 1.0)
+        alarms.look([], 1.0 + HOLD)
         bodies = [await got.get() for _ in range(4)]
         assert [body["event"] for body in bodies] == ["begun", "begun", "begun", "ended"]
         assert bodies[3]["node"] == "n1" and bodies[3]["alarm"]["kind"] == "disk" and bodies[3]["alarm"]["ended"]

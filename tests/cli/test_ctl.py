@@ -235,7 +235,14 @@ def test_on_a_terminal_each_alarm_has_its_remedy_and_page_uncut(monkeypatch: pyt
         "queue_full: 13,152 messages dropped since 04:40:33, none for 20 s",
         "find out whether the client is slow " * 3,
     )
-    alarm = {"kind": "dropped", "subject": "queue_full", "severity": "warning", "node": "n1", "since": "", "text": text}
+    alarm = {
+        "kind": "dropped",
+        "subject": "queue_full",
+        "severity": "warning",
+        "nodes": ["n1"],
+        "since": "",
+        "text": text,
+    }
     found = {"alarms": [alarm | {"next": remedy, "page": "PLAYBOOK.html#dropped-messages"}]}
     monkeypatch.setattr(ctl_inspect, "ask", lambda *_, **__: found)
     piped = CliRunner().invoke(whole_app(), ["alarms"]).stdout

@@ -46,7 +46,7 @@ from starlingmq.storage.opening import directory_of
 from starlingmq.storage.storage_health import ADVICE, CAUSES
 
 DISK_FREE_CRITICAL: Final = 0.03
-SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
+SLOW_SECONDS: Final = 60.0  # between two looks at the files of certificates
 FLAPPING: Final = "give each device a client id of its own, or find out why it loses its connection; see the bans"
 DROPPED_SECONDS: Final = 60.0  # over which drops are averaged
 CLOSED_SECONDS: Final = 300.0
@@ -87,7 +87,7 @@ class Conditions:
         self._session_totals_job = session_totals_job
         self._dropped = RecentCounts(monotonic(), DROPPED_SECONDS)
         self._closed = RecentCounts(monotonic(), CLOSED_SECONDS)
-        self._slow: list[Condition] = []  # of files and the system, as of the last look at them
+        self._ending: list[Condition] = []  # certificates, as of the last look at their files
         self._slow_again = 0.0
         self._loaded = LoadedExpirations(local_node.config)
         self.expirations: list[Expiration] = []  # as of the last look
@@ -105,9 +105,7 @@ class Conditions:
 
     async def now(self) -> list[Condition]:
         survey = await self._session_totals_job.count()
-        if monotonic() >= self._slow_again:
-            self._slow_again = monotonic() + SLOW_SECONDS
-            self._slow = await asyncio.to_thread(lambda: [*self._disk(), *self._certificates(), *self._clock()])
+        of_the_system = await asyncio.to_thread(self._look_at_system)
         return [
             *self._storage(),
             *self._memory(),
@@ -117,8 +115,14 @@ class Conditions:
             *self._closed_again(),
             *self._cluster(),
             *self._bans(),
-            *self._slow,
+            *of_the_system,
         ]
+
+    def _look_at_system(self) -> list[Condition]:
+        if monotonic() >= self._slow_again:
+            self._slow_again = monotonic() + SLOW_SECONDS
+            self._ending = list(self._certificates())
+        return [*self._disk(), *self._ending, *self._clock()]
 
     async def certificates(self) -> list[CertificateInfo]:
         """All certificates of this node, read now."""

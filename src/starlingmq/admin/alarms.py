@@ -1,8 +1,11 @@
 """Alarms of this node: conditions that hold, since when; and those that have ended.
 
-``Alarms`` is told every few seconds all conditions that hold. A new one begins an alarm. An alarm ends when its
-condition has not held for ``HOLD`` seconds, so that a value around its threshold is one alarm and not many. Both are
-bounded: of more than ``ACTIVE_MAX`` conditions the critical ones come first, and the history has the last ended ones.
+``Alarms`` is told every few seconds all conditions that hold. A new one begins an alarm, and the first look without it
+ends the alarm. The end is logged and told after ``HOLD`` seconds; if the condition holds again before, it is the same
+alarm, so that a value around its threshold is told once and not many times. Both lists are bounded: of more than
+``ACTIVE_MAX`` conditions the critical ones come first, and the history has the last ended ones.
+
+Nodes of a cluster may see one fact. Each has its alarm, and lists of several nodes have one entry for all of them.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Annotated, Final
 
-from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec import Meta, Struct, field
+from msgspec.structs import asdict, replace
 
 from starlingmq.admin.alarm_conditions import CertificateInfo, Condition, Conditions
 from starlingmq.admin.declared_actions import ALL, action
@@ -30,15 +33,18 @@ HOLD: Final = 15.0
 ACTIVE_MAX: Final = 100
 HISTORY_MAX: Final = 200
 LOGGED_ELSEWHERE: Final = frozenset(["storage", "copies", "memory", "node", "quorum"])
+OF_THE_CLUSTER: Final = frozenset(["etcd", "last_copy", "node"])
+"""Kinds whose subject is one fact at all nodes, although their texts may differ."""
 
 
 class Alarm(Condition, frozen=True):
-    """``node`` is set in lists of several nodes."""
+    """``node`` and ``nodes`` are set in lists of several nodes."""
 
     since: str = ""
     ended: Annotated[str | None, Meta(description="When it ended; null: it is active.")] = None
-    node: str = ""
+    node: Annotated[str, Meta(description="The first of the nodes that see it.")] = ""
     page: Annotated[str, Meta(description="Page of the documentation site that explains it, with its anchor.")] = ""
+    nodes: Annotated[list[str], Meta(description="The nodes that see it.")] = field(default_factory=list)
 
 
 class AlarmsReply(Struct, frozen=True):
@@ -56,11 +62,11 @@ class _Active:
     def __init__(self, condition: Condition, now: float) -> None:
         self.condition = condition
         self.since = now
-        self.seen = now
+        self.ended: float | None = None
 
-    def alarm(self, ended: float | None = None) -> Alarm:
+    def alarm(self) -> Alarm:
         told = asdict(self.condition) | {"page": PAGES.get(self.condition.kind, "")}
-        return Alarm(**told, since=when(self.since), ended=None if ended is None else when(ended))
+        return Alarm(**told, since=when(self.since), ended=None if self.ended is None else when(self.ended))
 
 
 class Alarms:
@@ -73,9 +79,8 @@ class Alarms:
 
     def look(self, conditions: Iterable[Condition], now: float) -> None:
         """All conditions that hold at ``now``."""
-        by_severity = sorted(conditions, key=lambda one: one.severity != "critical")
-        for condition in by_severity:
-            key = condition.kind, condition.subject
+        held = {(one.kind, one.subject): one for one in sorted(conditions, key=lambda one: one.severity != "critical")}
+        for key, condition in held.items():
             known = self._active.get(key)
             if known is None:
                 if len(self._active) < ACTIVE_MAX:
@@ -83,21 +88,24 @@ class Alarms:
                     self._tell(self._active[key].alarm())
                 continue
             worse = condition.severity == "critical" and known.condition.severity != "critical"
-            known.condition, known.seen = condition, now
+            known.condition, known.ended = condition, None
             if worse:
                 self._tell(known.alarm())
         for key, one in list(self._active.items()):
-            if now - one.seen >= HOLD:
+            if key in held:
+                continue
+            one.ended = now if one.ended is None else one.ended
+            if now - one.ended >= HOLD:
                 del self._active[key]
-                ended = one.alarm(now)
-                self._history.append(ended)
-                self._tell(ended)
+                self._history.append(one.alarm())
+                self._tell(self._history[-1])
 
     def active(self) -> list[Alarm]:
-        return [one.alarm() for one in self._active.values()]
+        return [one.alarm() for one in self._active.values() if one.ended is None]
 
     def reply(self) -> AlarmsReply:
-        return AlarmsReply(self.active(), list(reversed(self._history)))
+        ended = [one.alarm() for one in self._active.values() if one.ended is not None]
+        return AlarmsReply(self.active(), [*ended, *reversed(self._history)])
 
     def _tell(self, alarm: Alarm) -> None:
         if alarm.ended is not None:
@@ -107,8 +115,31 @@ class Alarms:
         self._told(alarm)
 
 
-def _newest(alarms: list[Alarm]) -> list[Alarm]:
-    return sorted(alarms, key=lambda one: one.since, reverse=True)
+def active_facts(alarms: list[Alarm]) -> list[Alarm]:
+    """Critical ones first, then the newest."""
+    newest = sorted(_facts(alarms), key=lambda one: one.since, reverse=True)
+    return sorted(newest, key=lambda one: one.severity != "critical")
+
+
+def ended_facts(alarms: list[Alarm]) -> list[Alarm]:
+    """The last one first."""
+    return sorted(_facts(alarms), key=lambda one: one.ended or "", reverse=True)
+
+
+def _facts(alarms: list[Alarm]) -> list[Alarm]:
+    """One entry for what several nodes saw at the same time, with the text of one that found it critical."""
+    found: dict[tuple[str, str, str], list[Alarm]] = {}
+    for one in sorted(alarms, key=lambda one: one.since):
+        entries = found.setdefault((one.kind, one.subject, "" if one.kind in OF_THE_CLUSTER else one.text), [])
+        last = entries[-1] if entries else None
+        if last is None or one.node in last.nodes or (last.ended or one.since) < one.since:
+            entries.append(replace(one, nodes=[one.node]))
+            continue
+        nodes = sorted([*last.nodes, one.node])
+        worst = one if one.severity == "critical" != last.severity else last
+        ended = None if last.ended is None or one.ended is None else max(last.ended, one.ended)
+        entries[-1] = replace(worst, since=last.since, ended=ended, node=nodes[0], nodes=nodes)
+    return [one for entries in found.values() for one in entries]
 
 
 def _title(alarm: Alarm) -> str:
@@ -137,10 +168,7 @@ class NodeAlarms:
         "alarms",
         "GET /alarms",
         ALL,
-        order={
-            "alarms": lambda found: sorted(_newest(found), key=lambda one: one.severity != "critical"),
-            "history": lambda found: sorted(found, key=lambda one: one.ended or "", reverse=True),
-        },
+        order={"alarms": active_facts, "history": ended_facts},
     )
     async def alarms(self, report: Report, request: NoArguments) -> AlarmsReply:
         """List active alarms of all nodes, and those that have ended."""

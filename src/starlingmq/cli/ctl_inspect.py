@@ -21,7 +21,7 @@ from starlingmq.cli.tables import WideOption, columns_of
 DENIED: Final = 1  # exit code
 FAILED: Final = 1
 
-ALARMS: Final = columns_of("kind: alarm, severity, node, since/age, ended/age, text, next: what to do*, page*")
+ALARMS: Final = columns_of("kind: alarm, severity, nodes, since/age, ended/age, text, next: what to do*, page*")
 CONNECTORS: Final = columns_of(
     "name: connector, node, address, accepted/number, failed/number, failing: in a row/number, accepted_at: last "
     "accepted/age, problem: last problem"

@@ -5,6 +5,7 @@ import {t} from "./language.js";
 
 const severity = (one) => el("span", {class: one.severity === "critical" ? "bad" : "warn"}, t("severity." + one.severity));
 const title = (one) => (one.subject ? `${one.kind}: ${one.subject}` : one.kind);
+const nodes = (one) => one.nodes.join(", ");
 const lasted = (one) => number(Math.round((new Date(one.ended) - new Date(one.since)) / 1000)) + " s";
 
 export async function alarms() {
@@ -12,10 +13,10 @@ export async function alarms() {
   return [
     missing(told),
     heading(t("tab.alarms")),
-    told.alarms.length ? table({alarm: title, severity, ...nodeColumn(told.alarms), since: (one) => age(one.since), problem: (one) => one.text,
+    told.alarms.length ? table({alarm: title, severity, nodes, since: (one) => age(one.since), problem: (one) => one.text,
       "what to do": (one) => one.next, page: (one) => one.page ?? ""}, told.alarms) : el("p", {class: "ok"}, t("alarms.none")),
     heading(t("alarms.ended")),
-    table({alarm: title, severity, ...nodeColumn(told.history), ended: (one) => age(one.ended), lasted, problem: (one) => one.text}, told.history),
+    table({alarm: title, severity, nodes, ended: (one) => age(one.ended), lasted, problem: (one) => one.text}, told.history),
     heading(t("certificates")),
     table({file: (one) => one.file, kind: (one) => one.kind, name: (one) => one.name, setting: (one) => one.setting, ...nodeColumn(files.certificates), ends: (one) => one.ends_at?.slice(0, 10) ?? "",
       "days left": (one) => (one.problem ? el("span", {class: "bad"}, one.problem)
