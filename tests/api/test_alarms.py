@@ -274,6 +274,33 @@ async def test_mistakes_of_single_clients_are_no_alarm_however_many(serve: Serve
     assert (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"] == []
 
 
+async def test_a_message_that_the_rules_refuse_is_an_alarm_that_names_client_user_topic_rule_and_test(
+    serve: Serve, ask: Ask, join: Join, tmp_path: Path
+) -> None:
+    rules = tmp_path / "acl.yaml"
+    rules.write_text("default: allow\nrules:\n- {deny: [publish, subscribe], topics: ['door/#']}\n")
+    broker = await serve(auth={"acl": {"file": str(rules)}})
+    stranger = await join(broker, "stranger")
+    assert await stranger.publish("door/1") == Reason.NOT_AUTHORIZED
+    await look(broker)
+    assert (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"] == [], "it has no user"
+    meter = await join(broker, "meter 1", username="ann")
+    assert await meter.subscribe("door/+") == [Reason.NOT_AUTHORIZED]
+    for _ in range(2):
+        assert await meter.publish("door/1", retain=True) == Reason.NOT_AUTHORIZED
+        await look(broker)
+    (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+    assert (one["kind"], one["severity"], one["page"]) == ("refused", "warning", "SECURITY.html#rules")
+    told = (
+        r"the rules refused 3 messages and subscriptions of users since \d\d:\d\d:\d\d, and it goes on; the last "
+        r"one of client 'meter 1', user 'ann': PUBLISH to 'door/1' at QoS 1, retained, refused: rule 1 in .* decides"
+    )
+    assert re.fullmatch(told, one["text"]), one["text"]
+    assert one["next"] == (
+        "correct the client or the rules; starlingmq ctl may 'meter 1' publish door/1 --user ann --qos 1 --retain"
+    )
+
+
 def test_the_alarm_about_closed_connections_ends_when_they_cease() -> None:
     closed = RecentCounts(1000.0, CLOSED_SECONDS)
     counted = {"packet_too_large": 0}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
+from starlingmq.admin import droppers
 from starlingmq.admin.droppers import KEPT_MAX, MINUTES, Droppers, DropperSearch, DroppersReply
 from starlingmq.admin.node_rpc import nothing_to_report
 from starlingmq.core.observe.counters import Counters
+from starlingmq.wire.reasons import Reason
 from tests.cli.commands import run
 
 from .conftest import Ask, Join, Serve
@@ -21,7 +26,9 @@ class Hour:
     def __init__(self) -> None:
         self.now = BEGAN
         self.counters = Counters()
-        self.droppers = Droppers(self.counters, lambda: self.now)
+        self.droppers = Droppers(
+            self.counters, lambda: self.now, lambda client_id: {"a": "ann"}.get(client_id, ""), lambda _: ""
+        )
 
     def drop(self, client_id: str, reason: str, count: int = 1) -> None:
         self.counters.drop_of(client_id, reason, count)
@@ -46,8 +53,41 @@ async def test_a_client_is_listed_with_its_reasons_after_it_has_gone(
         assert (found["client_id"], found["node"], found["reasons"]["queue_full"]) == ("reader", "n1", 3)
         await ask(broker, "DELETE", "/api/v1/session", params={"client_id": "reader"})
     assert found["messages"] == sum(found["reasons"].values()) == 5, "two waited, and went with the session"
+    assert (found["user"], found["topic"], found["rule"]) == ("", "a", "")
     code, output, _ = await asyncio.to_thread(run, "ctl", "droppers", "--data-dir", str(tmp_path / "data"))
-    assert code == 0 and output.split(b"\n")[1].split()[:3] == [b"reader", b"n1", b"5"], output
+    assert code == 0 and output.split(b"\n")[1].split()[:4] == [b"reader", b"-", b"n1", b"5"], output
+
+
+async def test_a_refused_publisher_is_listed_with_its_user_its_topic_and_the_rule(
+    serve: Serve, join: Join, ask: Ask, tmp_path: Path
+) -> None:
+    rules = tmp_path / "acl.yaml"
+    rules.write_text("default: allow\nrules:\n- {deny: publish, topics: [door/#]}\n")
+    broker = await serve(auth={"acl": {"file": str(rules)}})
+    async with AsyncExitStack() as stack:
+        for name, user in (("meter", "ann"), ("nameless", None)):
+            peer = await join(broker, name, username=user)
+            stack.push_async_callback(peer.close)
+            assert await peer.publish("door/1") == await peer.publish("door/2") == Reason.NOT_AUTHORIZED
+        found = (await ask(broker, "GET", "/api/v1/droppers")).json()["droppers"]
+    told = f"rule 1 in {rules} decides"
+    assert [(one["client_id"], one["user"], one["topic"], one["rule"]) for one in found] == [
+        ("meter", "ann", "door/2", told),
+        ("nameless", "", "door/2", told),
+    ]
+
+
+async def test_names_that_are_not_needed_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(droppers, "NAMES_MAX", 1)
+    hour = Hour()
+    for client_id in ("a", "b"):
+        hour.counters.drop_of(client_id, "expired", 1, b"t" * 1000)
+    (one, other) = (await hour.droppers.droppers(nothing_to_report, DropperSearch())).droppers
+    assert (one.user, one.topic, other.user, other.topic) == ("ann", "t" * 256, "", "t" * 256)
+    hour.now += 3600
+    hour.drop("c", "expired")
+    assert await hour.list() == {"c": {"expired": 1}}
+    assert hour.droppers._users == {} and hour.droppers._topics == {}
 
 
 async def test_the_hour_ends_minute_by_minute() -> None:

@@ -30,4 +30,7 @@ def test_clients_beyond_the_limit_are_counted_together() -> None:
 def test_a_long_client_id_takes_little_memory() -> None:
     counters = Counters()
     counters.drop_of("x" * 65_535, "expired", 1)
-    assert counters.take_droppers() == {("x" * NAME_CHARS_MAX, "expired"): 1}
+    counters.drop_of("x" * 65_535, "expired", 1, b"t" * 65_535)
+    assert counters.dropped_topics == {"x" * NAME_CHARS_MAX: b"t" * NAME_CHARS_MAX}
+    assert counters.take_droppers() == {("x" * NAME_CHARS_MAX, "expired"): 2}
+    assert counters.dropped_topics == {}

@@ -17,12 +17,14 @@
 | etcd | | etcd does not answer; critical where a CONNECT needs it |
 | quorum | | this node does not reach the majority of its cluster |
 | clock | | the clock of a node of a cluster is not synchronized |
+| refused | | the rules have refused a PUBLISH or SUBSCRIBE of a client with a user name
 | flapping, logins | | clients or addresses that are banned automatically |
 """
 
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from time import monotonic
@@ -33,14 +35,15 @@ from msgspec import Meta, Struct
 from starlingmq.admin.cluster_health import COPIES_NEXT, ETCD_AWAY, ETCD_NEXT, cluster_health, time_of_day
 from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.local_node import LocalNode
-from starlingmq.admin.recent_counts import RecentCounts
+from starlingmq.admin.recent_counts import Recent, RecentCounts
 from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import inflight, queued
 from starlingmq.config.alarms_section import AlarmsConfig
 from starlingmq.config.section_types import format_size
-from starlingmq.core.context.ready import Notice
+from starlingmq.core.context.ready import NAME_SHOWN, PUBLISH_REFUSED, Notice, Refusal
 from starlingmq.core.reports.session_totals import SessionTotals
+from starlingmq.log import NAME_MAX
 from starlingmq.net.process import clock_is_synchronized, memory
 from starlingmq.storage.opening import directory_of
 from starlingmq.storage.storage_health import ADVICE, CAUSES
@@ -50,6 +53,7 @@ SLOW_SECONDS: Final = 60.0  # between two looks at the files of certificates
 FLAPPING: Final = "give each device a client id of its own, or find out why it loses its connection; see the bans"
 DROPPED_SECONDS: Final = 60.0  # over which drops are averaged
 CLOSED_SECONDS: Final = 300.0
+REFUSED_SECONDS: Final = 600.0
 CLOSED_MAX: Final = 4  # in that time: a device that tries every minute is above it, a single mistake is not
 FAILED_MAX: Final = 59  # failed logins in that time: a device that tries every few seconds, or guesses
 LOGINS: Final = "correct the password of the device, or leave a stranger banned; see the bans"
@@ -87,6 +91,8 @@ class Conditions:
         self._session_totals_job = session_totals_job
         self._dropped = RecentCounts(monotonic(), DROPPED_SECONDS)
         self._closed = RecentCounts(monotonic(), CLOSED_SECONDS)
+        self._refusals = RecentCounts(monotonic(), REFUSED_SECONDS)
+        self._explained: tuple[Refusal | None, str] = None, ""
         self._ending: list[Condition] = []  # certificates, as of the last look at their files
         self._slow_again = 0.0
         self._loaded = LoadedExpirations(local_node.config)
@@ -113,6 +119,7 @@ class Conditions:
             *self._unacknowledged(survey),
             *self._drops(),
             *self._closed_again(),
+            *self._refused(),
             *self._cluster(),
             *self._bans(),
             *of_the_system,
@@ -189,21 +196,36 @@ class Conditions:
             yield Condition("unacknowledged", "", "warning", text, advice)
 
     def _drops(self) -> Iterator[Condition]:
-        now, clock = monotonic(), self._local_node.driver.clock()
         most = self._settings().dropped_rate * DROPPED_SECONDS or float("inf")
-        for one in self._dropped.look(now, self._local_node.state.ctx.counters.dropped, lambda reason: most):
-            since = time_of_day(datetime.fromtimestamp(clock - (now - one.since)), now - one.since)
-            goes_on = f"none for {one.quiet:,.0f} s" if one.quiet else "and it goes on"
-            text = f"{one.reason}: {one.total:,} messages dropped since {since}, {goes_on}"
+        for one in self._dropped.look(monotonic(), self._local_node.state.ctx.counters.dropped, lambda reason: most):
+            text = f"{one.reason}: {one.total:,} messages dropped {self._times(one)}"
             advice = DROPPED.get(one.reason, "look up the reason on the page")
             yield Condition("dropped", one.reason, "warning", text, advice)
+
+    def _times(self, one: Recent) -> str:
+        ago = monotonic() - one.since
+        since = time_of_day(datetime.fromtimestamp(self._local_node.driver.clock() - ago), ago)
+        return f"since {since}, {f'none for {one.quiet:,.0f} s' if one.quiet else 'and it goes on'}"
 
     def _closed_again(self) -> Iterator[Condition]:
         counted = {reason: n for reason, n in self._local_node.state.ctx.counters.errors.items() if reason in CLOSED}
         for one in self._closed.look(monotonic(), counted, closed_max):
-            last = _last(self._local_node.last_closed.get(one.reason))
+            last = _last(self._local_node.last.closed.get(one.reason))
             text = f"{one.recent:,} connections were closed or refused within five minutes{last}"
             yield Condition("closed", one.reason, "warning", f"{one.reason}: {text}", CLOSED[one.reason])
+
+    def _refused(self) -> Iterator[Condition]:
+        """However few: a rule that is wrong may refuse the only message of a day."""
+        last = self._local_node.last
+        for one in self._refusals.look(monotonic(), {"": last.count}, lambda reason: 0.0):
+            refusal = last.by_rules
+            assert refusal is not None
+            if self._explained[0] is not refusal:
+                self._explained = refusal, self._local_node.access.why_refused(refusal)
+            whose = f"client {refusal.client_id[:NAME_MAX]!r}, user {refusal.username[:NAME_MAX]!r}"
+            text = f"the rules refused {one.total:,} messages and subscriptions of users {self._times(one)}"
+            text += f"; the last one of {whose}: {refusal.text()}: {self._explained[1]}"
+            yield Condition("refused", "", "warning", text, f"correct the client or the rules; {_question(refusal)}")
 
     def _cluster(self) -> Iterator[Condition]:
         cluster = self._local_node.cluster
@@ -281,6 +303,20 @@ def _last(notice: Notice | None) -> str:
         return ""
     client = f" of client {notice.client_id!r}" if notice.client_id else ""
     return f", the last one from {notice.peer}{client}: {notice.detail}"
+
+
+def _question(refusal: Refusal) -> str:
+    """The command that tests the rules again."""
+    does = "publish" if refusal.reason == PUBLISH_REFUSED else "group" if refusal.group else "subscribe"
+    words = ["starlingmq", "ctl", "may", refusal.client_id[:NAME_MAX], does, _name(refusal.topic)]
+    words += ["--user", refusal.username[:NAME_MAX]]
+    words += ["--qos", str(refusal.qos)] * bool(refusal.qos) + ["--retain"] * refusal.retain
+    words += ["--group", _name(refusal.group)] * bool(refusal.group)
+    return shlex.join(words)
+
+
+def _name(name: bytes) -> str:
+    return name[:NAME_SHOWN].decode(errors="replace")
 
 
 def _certificate(one: Expiration, now: float, days: int) -> CertificateInfo:

@@ -16,6 +16,7 @@ from starlingmq.net.control_socket import Report
 
 MINUTE: Final = 60.0
 MINUTES: Final = 60  # that are kept
+NAMES_MAX: Final = 10_000  # of users and topics, before those that are not needed any more are removed
 KEPT_MAX: Final = 500  # clients with a reason, of each minute: the largest ones
 
 
@@ -43,6 +44,15 @@ class Dropper(Struct, frozen=True):
     reasons: Annotated[dict[str, int], Meta(description="How many of them, by the reason.")]
     last: Annotated[str, Meta(description="The minute of the last one.")]
     node: str = ""
+    user: Annotated[str, Meta(description="User of the client; empty: it has none, or had gone.")] = ""
+    topic: Annotated[
+        str,
+        Meta(
+            description="Topic of the last one, its first 256 bytes, or of the message that took its place in a queue; "
+            "empty: unknown."
+        ),
+    ] = ""
+    rule: Annotated[str, Meta(description="For not_authorized: the rule that refused the last one.")] = ""
 
 
 class DroppersReply(Struct, frozen=True):
@@ -52,18 +62,30 @@ class DroppersReply(Struct, frozen=True):
 
 
 class Droppers:
-    """``take`` is called at least once a minute."""
+    """``take`` is called at least once a minute. ``user_of`` and ``why_refused`` are those of ``LocalNode``."""
 
-    def __init__(self, counters: Counters, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        clock: Callable[[], float],
+        user_of: Callable[[str], str],
+        why_refused: Callable[[str], str],
+    ) -> None:
         self._counters = counters
         self._clock = clock
+        self._user_of = user_of
+        self._why_refused = why_refused
+        self._users: dict[str, str] = {}
+        self._topics: dict[str, bytes] = {}
         self._minutes: deque[tuple[float, Counter[tuple[str, str]]]] = deque()  # from when on
 
     def take(self) -> None:
         """Take over what was counted since the last call."""
         minute = self._clock() // MINUTE * MINUTE
+        self._topics |= self._counters.dropped_topics
         found = self._counters.take_droppers()
         if found:
+            self._users |= {client_id: user for client_id, _ in found if (user := self._user_of(client_id))}
             if not self._minutes or self._minutes[-1][0] != minute:
                 self._minutes.append((minute, Counter()))
             counted = self._minutes[-1][1]
@@ -72,6 +94,10 @@ class Droppers:
                 _shorten(counted)
         while self._minutes and not 0 <= minute - self._minutes[0][0] < MINUTES * MINUTE:
             self._minutes.popleft()
+        if max(len(self._users), len(self._topics)) > NAMES_MAX:
+            kept = {client_id for _, counted in self._minutes for client_id, _ in counted}
+            self._users = {name: self._users[name] for name in self._users.keys() & kept}
+            self._topics = {name: self._topics[name] for name in self._topics.keys() & kept}
 
     @action(
         "droppers",
@@ -79,7 +105,7 @@ class Droppers:
         ALL,
         order={"droppers": lambda found: sorted(found, key=lambda one: (-one.messages, one.client_id, one.node))},
         ctl="droppers q?",
-        columns="client_id: client, node, messages, reasons, last: last/age",
+        columns="client_id: client, user, node, messages, reasons, topic, rule, last: last/age",
         none="no message was dropped in the last hour",
     )
     async def droppers(self, report: Report, request: DropperSearch) -> DroppersReply:
@@ -94,7 +120,15 @@ class Droppers:
                     last[client_id] = minute
         totals = Counter({client_id: found.total() for client_id, found in reasons.items()})
         shown = [
-            Dropper(client_id, total, dict(reasons[client_id].most_common()), when(last[client_id]))
+            Dropper(
+                client_id,
+                total,
+                dict(reasons[client_id].most_common()),
+                when(last[client_id]),
+                user=self._users.get(client_id, ""),
+                topic=self._topics.get(client_id, b"").decode(errors="replace"),
+                rule=self._why_refused(client_id) if "not_authorized" in reasons[client_id] else "",
+            )
             for client_id, total in totals.most_common(request.limit)
         ]
         return DroppersReply(shown)

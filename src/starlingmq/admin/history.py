@@ -140,7 +140,9 @@ class NodeSampler:
         self._local_node = local_node
         self._session_totals_job = session_totals_job
         self.samples = Samples()
-        self.droppers = Droppers(local_node.state.ctx.counters, local_node.driver.clock)
+        self.droppers = Droppers(
+            local_node.state.ctx.counters, local_node.driver.clock, local_node.user_of, local_node.why_refused
+        )
         self._turns, self._delays, self._commits, self._syncs = Since(), Since(), Since(), Since()
         self.periodic = Periodic("taking a sample", STEP, self.sample, at_once=True)
 

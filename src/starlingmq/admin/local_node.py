@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlingmq.admin.loop_lag import LoopLag
 
@@ -17,11 +17,35 @@ if TYPE_CHECKING:
     from starlingmq.auth.passwords import Hashing
     from starlingmq.config.settings import Config
     from starlingmq.core.broker import BrokerState
-    from starlingmq.core.context.ready import Notice
+    from starlingmq.core.context.ready import Notice, Refusal
     from starlingmq.net.driver import Driver
     from starlingmq.net.listeners.listeners import Listener
     from starlingmq.net.peers.cluster_shell import Cluster
     from starlingmq.otel.tracing import Tracing
+
+
+CLIENTS_MAX: Final = 100  # last refusals that are kept; the topic of one may have 65,535 bytes
+
+
+class LastNotices:
+    """``closed``: the last closed connection of each reason. ``refused``: of a client, its last PUBLISH or SUBSCRIBE
+    that was refused. ``by_rules`` is the last one that the rules refused to a client with a user name, and ``count``
+    the number of those."""
+
+    def __init__(self) -> None:
+        self.closed: dict[str, Notice] = {}
+        self.refused: dict[str, Refusal] = {}
+        self.by_rules: Refusal | None = None
+        self.count = 0
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.refused.pop(refusal.client_id, None)
+        if len(self.refused) == CLIENTS_MAX:
+            del self.refused[next(iter(self.refused))]
+        self.refused[refusal.client_id] = refusal
+        if refusal.username and not refusal.detail:
+            self.by_rules = refusal
+            self.count += 1
 
 
 @dataclass(slots=True)
@@ -34,7 +58,7 @@ class LocalNode:
     OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
     ``table`` has the users and rules that operators made.
     ``serving`` is true while the node accepts clients. ``http_refusals`` counts failed logins to the HTTP API.
-    ``last_closed`` has the last closed connection of each reason. ``restart`` ends the broker, and begins again as
+    ``restart`` ends the broker, and begins again as
     a process; it raises what the start would raise. None: it runs inside a program.
     """
 
@@ -57,7 +81,19 @@ class LocalNode:
     lag: LoopLag = field(default_factory=LoopLag)
     serving: bool = False
     http_refusals: Counter[str] = field(default_factory=Counter)
-    last_closed: Mapping[str, Notice] = field(default_factory=dict)
+    last: LastNotices = field(default_factory=LastNotices)
+
+    def user_of(self, client_id: str) -> str:
+        """Of a connected client, or of one whose refusal is known; "" if it has none."""
+        session, refusal = self.state.ctx.sessions.get(client_id), self.last.refused.get(client_id)
+        if session is not None and session.client is not None:
+            return session.client.username
+        return "" if refusal is None else refusal.username
+
+    def why_refused(self, client_id: str) -> str:
+        """The rule or the hook that refused the last PUBLISH or SUBSCRIBE of this client; "" if that is not known."""
+        refusal = self.last.refused.get(client_id)
+        return "" if refusal is None else refusal.detail or self.access.why_refused(refusal)
 
     @property
     def state(self) -> BrokerState:

@@ -23,6 +23,7 @@ PAGES: Final = {
     "etcd": "PLAYBOOK.html#a-node-stops-serving",
     "quorum": "PLAYBOOK.html#a-node-stops-serving",
     "clock": "HTTP.html#alarms",
+    "refused": "SECURITY.html#rules",
     "flapping": "PLAYBOOK.html#clients",
     "logins": "SECURITY.html#failed-logins",
 }

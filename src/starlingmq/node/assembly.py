@@ -389,7 +389,7 @@ class Broker:
             self.restart,
         )
         if self._notices is not None:
-            local_node.last_closed = self._notices.last
+            local_node.last = self._notices.last
         actions.unready = lambda: readiness(local_node).reasons
         admin = AdminService(local_node, actions.by_name, actions.streams, actions.log)
         admin.start()

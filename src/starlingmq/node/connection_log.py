@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from starlingmq.admin.local_node import LastNotices
 from starlingmq.core.connect.session_reset import LOST
 from starlingmq.core.context.ready import PUBLISH_REFUSED, SUBSCRIBE_REFUSED, Event, Notice, Refusal
 from starlingmq.core.session.overlaps import OVERLAPS
@@ -37,7 +38,7 @@ class NoticeLog:
         self.clock = clock
         self.later = later
         self.why = why
-        self.last: dict[str, Notice] = {}  # the last closed connection of each reason, for alarms
+        self.last = LastNotices()
         self._seconds: dict[str, tuple[int, int]] = {}  # reason -> (second, lines in it)
         self._left_out: dict[str, int] = {}  # by reason, not reported yet
         self._timer: Timer | None = None
@@ -45,7 +46,9 @@ class NoticeLog:
     def add(self, notice: Notice) -> None:
         reason = notice.reason
         if notice.closing:
-            self.last[reason] = notice
+            self.last.closed[reason] = notice
+        if isinstance(notice, Refusal):
+            self.last.refuse(notice)
         if not self.may_log(reason):
             return
         told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}

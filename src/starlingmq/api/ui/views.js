@@ -142,8 +142,8 @@ const actions = new List("actions", {path: "/actions", key: "actions", fields: {
   below: (page) => (page.actions.length ? [el("button", {onclick: () => save("actions.jsonl", page.actions)}, t("download"))] : [])});
 
 const droppers = new List("droppers", {path: "/droppers", key: "droppers", fields: {q: t("find.client")},
-  columns: {client: (d) => (d.client_id ? sessionLink(d.client_id) : t("droppers.others")), dropped: (d) => number(d.messages),
-    reasons: (d) => Object.entries(d.reasons).map(([reason, count]) => `${reason} ${number(count)}`).join(", "), last: (d) => age(d.last)}});
+  columns: {client: (d) => (d.client_id ? sessionLink(d.client_id) : t("droppers.others")), user: (d) => d.user, dropped: (d) => number(d.messages),
+    reasons: (d) => Object.entries(d.reasons).map(([reason, count]) => `${reason} ${number(count)}`).join(", "), topic: (d) => d.topic, rule: (d) => d.rule, last: (d) => age(d.last)}});
 
 // A file with a line of JSON for each row.
 function save(name, rows) {

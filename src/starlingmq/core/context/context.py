@@ -361,9 +361,9 @@ class Context(BaseContext):
         if self.want_events:
             self.ready.events.append(Event(kind, client_id, detail))
 
-    def drop(self, reason: str, client_id: str, count: int = 1) -> None:
+    def drop(self, reason: str, client_id: str, count: int = 1, topic: bytes = b"") -> None:
         """Count a dropped message for (or from) this client by reason, and report it."""
-        self.counters.drop_of(client_id, reason, count)
+        self.counters.drop_of(client_id, reason, count, topic)
         if self.want_events:
             self.ready.events.append(Event("dropped", client_id, reason))
 

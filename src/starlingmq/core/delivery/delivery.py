@@ -24,7 +24,7 @@ from starlingmq.core.groups.group_port import GroupPort
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import RELEASED, Outgoing
 from starlingmq.core.observe.audit import name_of
-from starlingmq.core.observe.counters import DELAYS_MASK
+from starlingmq.core.observe.counters import DELAYS_MASK, NAME_CHARS_MAX
 from starlingmq.core.router.router import Route
 from starlingmq.core.router.stream import keep
 from starlingmq.core.session.connection import HELD
@@ -368,10 +368,9 @@ class Delivery:
             ctx.beyond_limits += 1
         if dropped is not None:
             for gone in dropped:
-                if gone.message.expired(ctx.now):
-                    self.give_up(session, gone, "expired")
-                else:
-                    self.give_up(session, gone, "queue_full")
+                self.give_up(session, gone, "expired" if gone.message.expired(ctx.now) else "queue_full")
+                if not gone.message.topic:  # only the disk has it: that of the message that takes its place
+                    ctx.counters.dropped_about(session.client_id[:NAME_CHARS_MAX], outgoing.message.topic)
         if session.client is not None and len(queue) >= self.high_mark() and publisher is not None:
             self.hold(session, publisher)
 
@@ -885,7 +884,7 @@ class Delivery:
             self.sharing.settle(outgoing)
 
     def drop(self, session: Session, outgoing: Outgoing, reason: str) -> None:
-        self.ctx.drop(reason, session.client_id)
+        self.ctx.drop(reason, session.client_id, 1, outgoing.message.topic)
         session.dropped += 1
         if self.ctx.audit is not None:
             self.ctx.audit.dropped(name_of(session), outgoing.message, outgoing.qos, reason)

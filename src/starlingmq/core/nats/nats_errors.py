@@ -69,7 +69,7 @@ class NatsErrors:
         """A message is refused, and ``counted`` as dropped for that reason. ``detail``: as of ``Refusal``."""
         if counted == "not_authorized":
             self.ctx.refused(PUBLISH_REFUSED, client, topic_of(subject), detail=detail)
-        self.ctx.drop(counted, client.client_id)
+        self.ctx.drop(counted, client.client_id, 1, topic_of(subject))
         if self.ctx.audit is not None:
             self.ctx.audit.refused(client.client_id, topic_of(subject), b"", 0, counted)
         shown = subject.decode(errors="replace")

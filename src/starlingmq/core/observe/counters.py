@@ -33,7 +33,7 @@ class Histogram:
 
 
 DROPPERS_MAX: Final = 2000  # clients and reasons that are counted between two takes
-NAME_CHARS_MAX: Final = 256  # of a client id there: a client may choose 65,535 bytes, and go
+NAME_CHARS_MAX: Final = 256  # of a client id or topic there: a client may choose 65,535 bytes, and go
 DELAYS_MASK: Final = 15  # one of sixteen deliveries is measured
 
 
@@ -96,6 +96,7 @@ class Counters:
     by_listener: dict[str, OfListener]  # of closed connections
     dropped: dict[str, int]
     droppers: dict[tuple[str, str], int]  # client id and reason -> dropped since the last take; "": further clients
+    dropped_topics: dict[str, bytes]  # of the last ones of each of these clients, where the topic is known
     errors: dict[str, int]
     noted: dict[str, int]
 
@@ -126,6 +127,7 @@ class Counters:
         self.by_listener = {}
         self.dropped = {}
         self.droppers = {}
+        self.dropped_topics = {}
         self.errors = {}
         self.noted = {}
 
@@ -144,18 +146,27 @@ class Counters:
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count
 
-    def drop_of(self, client_id: str, reason: str, count: int) -> None:
-        """As ``drop``, with the client that would have received the messages, or that published them."""
+    def drop_of(self, client_id: str, reason: str, count: int, topic: bytes = b"") -> None:
+        """As ``drop``, with the client that would have received the messages, or that published them. ``topic``: of the
+        last one; empty: unknown."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
         droppers = self.droppers
         key = (client_id[:NAME_CHARS_MAX], reason)
         if key not in droppers and len(droppers) >= DROPPERS_MAX:
             key = ("", reason)
         droppers[key] = droppers.get(key, 0) + count
+        if topic:
+            self.dropped_about(key[0], topic)
+
+    def dropped_about(self, name: str, topic: bytes) -> None:
+        """The topic of the last message that was dropped for a client of ``droppers``."""
+        if name in self.dropped_topics or len(self.dropped_topics) < DROPPERS_MAX:
+            self.dropped_topics[name] = topic[:NAME_CHARS_MAX]
 
     def take_droppers(self) -> dict[tuple[str, str], int]:
         found = self.droppers
         self.droppers = {}
+        self.dropped_topics = {}
         return found
 
     def note(self, reason: str) -> None:

@@ -203,7 +203,7 @@ class Publishing:
 
     def _drop(self, reason: str, client: Client, message: Message) -> None:
         """The message is not accepted."""
-        self.ctx.drop(reason, client.client_id)
+        self.ctx.drop(reason, client.client_id, 1, message.topic)
         if self.ctx.audit is not None:
             self.ctx.audit.refused(client.client_id, message.topic, message.id, message.qos, reason)
 
@@ -608,13 +608,13 @@ class Publishing:
     def route(self, message: Message, publisher: Session | None) -> int:
         """Route a message with a valid topic. Returns the number of receivers."""
         if message.expired(self.ctx.now):
-            self.ctx.drop("expired", message.publisher)
+            self.ctx.drop("expired", message.publisher, 1, message.topic)
             if self.ctx.audit is not None:
                 self.ctx.audit.refused(message.publisher, message.topic, message.id, message.qos, "expired")
             return 0
         route = self.router.resolve(message.topic)
         if route.reserved and publisher is not None:
-            self.ctx.drop("not_authorized", publisher.client_id)
+            self.ctx.drop("not_authorized", publisher.client_id, 1, message.topic)
             return 0
         if message.retain:
             message = self.retained.stamp(message)
@@ -627,7 +627,7 @@ class Publishing:
         ``group``."""
         ctx = self.ctx
         if message.expired(ctx.now):
-            ctx.drop("expired", message.publisher)
+            ctx.drop("expired", message.publisher, 1, message.topic)
             return
         try:
             route = self.router.resolve(message.topic)

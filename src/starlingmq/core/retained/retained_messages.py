@@ -89,7 +89,7 @@ class RetainedMessages:
 
     def count_refused(self, message: Message) -> None:
         failing = self.ctx.refusing and message.qos == 0
-        self.ctx.drop("storage_failing" if failing else "retained_quota", message.publisher)
+        self.ctx.drop("storage_failing" if failing else "retained_quota", message.publisher, 1, message.topic)
 
     def show(self, message: Message) -> None:
         """The retained message of another node replaces the present one. It is not stored here; the replaced one may

@@ -42,7 +42,7 @@ def keep(ctx: Context, message: Message, streams: list[Stream]) -> int:
     kept = 0
     for stream in streams:
         if message.qos == 0 and (stream.full or ctx.refusing):
-            ctx.drop("stream_full" if stream.full else "storage_failing", stream.client_id)
+            ctx.drop("stream_full" if stream.full else "storage_failing", stream.client_id, 1, message.topic)
             stream.dropped += 1
             continue
         kept += 1
