@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -74,6 +75,7 @@ async def alarms(broker: Broker, ask: Ask) -> list[tuple[str, str, str]]:
     ("days", "level", "words"),
     [
         (-0.5, Level.problem, "every client with a certificate of this authority is refused"),
+        (2.52, Level.warning, "in 60 hours"),
         (10.5, Level.warning, "in 10 days"),
         (90.5, Level.ok, "in 90 days"),
     ],
@@ -100,6 +102,7 @@ async def test_an_expired_revocation_list_is_an_alarm_a_row_and_a_metric_before_
     listed = (await ask(broker, "GET", "/api/v1/certificates")).json()["certificates"]
     row = next(one for one in listed if one["kind"] == "revocation list")
     assert (row["file"], row["setting"], row["days"]) == (str(files.crl), "listeners[1].tls.crl[0]", 20)
+    assert row["left"] == "20 days"
     assert row["state"] == "soon" and {one["kind"] for one in listed} == {"certificate", "authority", "revocation list"}
     metrics = (await ask(broker, "GET", "/metrics")).text
     (line,) = [one for one in metrics.splitlines() if "seconds{" in one and 'kind="revocation list"' in one]
@@ -132,6 +135,8 @@ async def test_a_reload_to_an_expired_list_warns_and_a_renewed_file_helps_only_a
     reloaded = (await ask(broker, "POST", "/api/v1/reload")).json()["nodes"][broker.config.node.name]
     (line,) = reloaded["warnings"]
     assert "in 5 days" in line and "revocation list" in line
+    (line,) = reloaded["certificates"]
+    assert re.fullmatch(rf"certificate .*in {files.cert} \(listeners\[1\].tls.cert\) ends on .*, in [0-9,]+ days", line)
     files.lists(90)
     broker.reload(broker.config)
     listed = (await ask(broker, "GET", "/api/v1/certificates")).json()["certificates"]

@@ -274,7 +274,9 @@ async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
         assert "nothing that ends is used" in ctl("certificates")
         assert "mqtt.max_qos" in ctl("settings", "max_qos") and "keep_alive" not in ctl("settings", "max_qos")
         assert ctl("set", "mqtt.max_qos", "1", "--check").rstrip().endswith("mqtt.max_qos 2 -> 1 (only checked)")
-        assert ctl("set", "mqtt.max_qos", "1", "--everywhere").rstrip().endswith("mqtt.max_qos 2 -> 1 applied")
+        done, kept = ctl("set", "mqtt.max_qos", "1", "--everywhere").rstrip().split("\n")
+        assert done.endswith("mqtt.max_qos 2 -> 1 applied")
+        assert kept.startswith("until the next reload or restart; to keep it, write mqtt: {max_qos: 1} to the settings")
         assert ctl("set", "mqtt.max_qos", "1").rstrip().endswith("mqtt.max_qos 1 (no difference)")
         assert ctl("may", "away", "publish", "a/b").startswith("allowed: there are no rules")
         assert ctl("rules") == "there are no rules (auth.acl.file, ctl rule set), so everything is allowed\n"

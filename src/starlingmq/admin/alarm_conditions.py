@@ -83,6 +83,7 @@ class CertificateInfo(Struct, frozen=True):
     setting: Annotated[str, Meta(description="The setting that names the file or has the value.")] = ""
     state: Annotated[State, Meta(description="As for alarms: soon and critical by alarms.certificate_days.")] = "valid"
     reload: Annotated[bool, Meta(description="The file has a later one, which the node has not loaded.")] = False
+    left: Annotated[str, Meta(description="The days; hours of the last three days.")] = ""
 
 
 class Conditions:
@@ -331,4 +332,5 @@ def _certificate(one: Expiration, now: float, days: int) -> CertificateInfo:
         setting=one.setting,
         state=one.state(now, days),
         reload=one.renewed,
+        left="" if end is None else one.left(now),
     )

@@ -179,7 +179,7 @@ class NodeAlarms:
         "GET /certificates",
         ALL,
         ctl="certificates",
-        columns="file, kind, name, setting, node, days: days left/number, ends_at: ends, problem",
+        columns="file, kind, name, setting, node, left, ends_at: ends, problem",
         none="nothing that ends is used",
         order={"certificates": lambda found: sorted(found, key=lambda one: one.ends_at or "")},
     )

@@ -99,6 +99,11 @@ class Expiration(NamedTuple):
         """Whole days that are left; negative: it has ended."""
         return None if self.ends is None else int((self.ends - now) // DAY)
 
+    def left(self, now: float) -> str:
+        """As ``days``; hours of the last three days."""
+        seconds = 0.0 if self.ends is None else self.ends - now
+        return f"{seconds // 3600:.0f} hours" if 0 <= seconds < 3 * DAY else f"{self.days(now):,} days"
+
     def text(self, now: float) -> str:
         """One line."""
         what = f"{self.kind} {self.name!r}" if self.name else self.kind
@@ -111,7 +116,7 @@ class Expiration(NamedTuple):
         if self.begins > now:
             begins = datetime.fromtimestamp(self.begins, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
             return f"{what} in {where} is not valid before {begins}: {OUTCOMES[self.kind]}"
-        return f"{what} in {where} ends on {date}, in {self.days(now)} days"
+        return f"{what} in {where} ends on {date}, in {self.left(now)}"
 
     def advice(self) -> str:
         load = "restart the node" if self.at_start else "run starlingmq ctl reload"
@@ -131,10 +136,16 @@ def expirations(config: Config) -> list[Expiration]:
     return list(merged.values())
 
 
-def expiry_warnings(config: Config, now: float) -> list[str]:
-    """A line for each thing that ends within ``alarms.certificate_days`` or has ended."""
-    found = [one for one in expirations(config) if one.state(now, config.alarms.certificate_days) != "valid"]
-    return [f"{one.text(now)}; {one.advice()}" for one in found]
+def expiry_lines(config: Config, now: float) -> tuple[list[str], list[str]]:
+    """A line for each thing that ends within ``alarms.certificate_days`` or has ended; and for each other certificate
+    that a reload reads."""
+    warnings, others = [], []
+    for one in expirations(config):
+        if one.state(now, config.alarms.certificate_days) != "valid":
+            warnings.append(f"{one.text(now)}; {one.advice()}")
+        elif one.kind == "certificate" and not one.at_start:
+            others.append(one.text(now))
+    return warnings, others
 
 
 class LoadedExpirations:

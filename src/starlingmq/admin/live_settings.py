@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from starlingmq.admin.declared_actions import NODE, TARGET, action
-from starlingmq.admin.expirations import expiry_warnings
+from starlingmq.admin.expirations import expiry_lines
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.setting_differences import access_differences, setting_differences
@@ -18,13 +18,15 @@ from starlingmq.net.control_socket import Report
 
 class Reloaded(Struct, frozen=True):
     """``restart``: changed settings that take effect only after a restart. ``warnings``: what ends soon or has
-    ended. ``before`` and ``after``: what has changed, by the paths of settings, and "rules" and "users"; no secrets."""
+    ended. ``certificates``: the others that are in use now, and when they end. ``before`` and ``after``: what has
+    changed, by the paths of settings, and "rules" and "users"; no secrets."""
 
     reloaded: bool
     restart: list[str]
     warnings: list[str] = []
     before: dict[str, str] = {}
     after: dict[str, str] = {}
+    certificates: list[str] = []
 
 
 class ListenerView(Struct, frozen=True):
@@ -71,10 +73,11 @@ class SettingActions:
             if not type(error).__module__.startswith("starlingmq.") and not isinstance(error, OSError):
                 raise
             raise AdminError(409, f"the settings were not changed: {error}") from None
-        config, now = self.local_node.config(), self.local_node.driver.clock()
+        config = self.local_node.config()
+        warnings, certificates = expiry_lines(config, self.local_node.driver.clock())
         old, new = setting_differences(earlier, config)
         old_access, new_access = access_differences(chain, access.chain)
-        return Reloaded(True, restart, expiry_warnings(config, now), old | old_access, new | new_access)
+        return Reloaded(True, restart, warnings, old | old_access, new | new_access, certificates)
 
     @action("listeners", "GET /listeners", NODE, ctl="listeners", columns="address, connections, refused")
     async def listeners(self, report: Report, request: NoArguments) -> Listeners:

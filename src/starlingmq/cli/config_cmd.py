@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from msgspec import to_builtins
 
-from starlingmq.admin.expirations import expiry_warnings
+from starlingmq.admin.expirations import expiry_lines
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.start_check import check_start
 from starlingmq.config.secret_masking import masked
@@ -35,7 +35,7 @@ def check(config: FileOption = None, set_: SetOption = None, json_: JsonOption =
     """Check whether a broker would start with these settings, including those from the environment. Certificates,
     passwords, rules and tokens are read from the files that the settings name; those that end soon are warnings."""
     loaded = load_config(config, set_ or (), os.environ)
-    warnings = [*check_start(loaded), *exposed_secrets(set_ or ()), *expiry_warnings(loaded, time.time())]
+    warnings = [*check_start(loaded), *exposed_secrets(set_ or ()), *expiry_lines(loaded, time.time())[0]]
     if json_:
         print(json.dumps({"ok": True, "file": config, "warnings": warnings}))
         return

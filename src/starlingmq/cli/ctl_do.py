@@ -79,5 +79,7 @@ def _reloaded(found: Result) -> Iterator[str]:
     for name, told in found["nodes"].items():
         later = ", ".join(told["restart"])
         yield f"{name}: settings reloaded" + (f"; these need a restart: {later}" if later else "")
+        for line in told.get("certificates", ()):  # a node of an older version does not say it
+            yield f"{name}: {line}"
         for line in told["warnings"]:
             print(f"warning: {name}: {line}", file=sys.stderr)

@@ -137,7 +137,12 @@ def may(found: Result, given: dict[str, Any]) -> Shown:
 
 @shows("settings.change")
 def change(found: Result, given: dict[str, Any]) -> Shown:
-    return [_change_line(name, found["path"], one) for name, one in found["nodes"].items()], 0
+    lines = [_change_line(name, found["path"], one) for name, one in found["nodes"].items()]
+    if any(one["applied"] for one in found["nodes"].values()):
+        section, _, name = found["path"].partition(".")
+        kept = f"{section}: {{{name}: {given['value']}}}"
+        lines.append(f"until the next reload or restart; to keep it, write {kept} to the settings file of each node")
+    return lines, 0
 
 
 def _change_line(node: str, path: str, one: Result) -> str:

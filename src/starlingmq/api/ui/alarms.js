@@ -7,6 +7,7 @@ const severity = (one) => el("span", {class: one.severity === "critical" ? "bad"
 const title = (one) => (one.subject ? `${one.kind}: ${one.subject}` : one.kind);
 const nodes = (one) => one.nodes.join(", ");
 const lasted = (one) => number(Math.round((new Date(one.ended) - new Date(one.since)) / 1000)) + " s";
+const left = (one) => (one.days >= 0 && one.days < 3 ? number(Math.floor((new Date(one.ends_at) - Date.now()) / 3600000)) + " h" : number(one.days));
 
 export async function alarms() {
   const [told, files] = await Promise.all([api("/alarms"), api("/certificates")]);
@@ -20,6 +21,6 @@ export async function alarms() {
     heading(t("certificates")),
     table({file: (one) => one.file, kind: (one) => one.kind, name: (one) => one.name, setting: (one) => one.setting, ...nodeColumn(files.certificates), ends: (one) => one.ends_at?.slice(0, 10) ?? "",
       "days left": (one) => (one.problem ? el("span", {class: "bad"}, one.problem)
-        : el("span", {class: {valid: "", soon: "warn"}[one.state] ?? "bad"}, number(one.days)))}, files.certificates),
+        : el("span", {class: {valid: "", soon: "warn"}[one.state] ?? "bad"}, left(one)))}, files.certificates),
   ];
 }
