@@ -96,7 +96,7 @@ export class Chart {
     this.high.textContent = this.say(top);
     this.middle.textContent = this.say(top / 2);
     const began = this.end - wide * this.step;
-    this.times.replaceChildren(...[0, 1 / 3, 2 / 3, 1].map((part) => el("span", {}, clock(began + part * (this.end - began)))));
+    this.times.replaceChildren(...[0, 1 / 3, 2 / 3, 1].map((part) => el("span", {}, clock(began + part * (this.end - began), this.end - began < 3 * 60))));
   }
 
   // Say the values at one place; null: none.
