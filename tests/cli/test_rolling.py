@@ -9,6 +9,7 @@ import pytest
 
 from starlingmq.cli import ctl_restart
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.remote import AnswerLost, Unreachable
 
 LIMIT = 50  # questions
 
@@ -21,6 +22,9 @@ class Nodes:
         self.restarted: list[str] = []
         self.lines: list[str] = []
         self.asked = 0
+        self.lost: dict[str, Exception] = {}  # in place of the answer of a node that restarts
+        self.refused: dict[str, Exception] = {}
+        self.away = 0  # looks for which a node that restarts does not answer
         self.slow = 0  # looks at the cluster for which a node is missing after its restart
 
     def ask(self, action: str, node: str = "") -> dict[str, Any]:
@@ -29,11 +33,20 @@ class Nodes:
         if action == "restart.begin":
             if node in self.gone:
                 raise CommandError(f"{node}: is not connected")
+            if node in self.refused:
+                raise self.refused[node]
             self.restarted.append(node)
             self.slow = 3
+            if node in self.lost:
+                self.away = 6
+                raise self.lost[node]
             return {"node": node}
         if action == "overview":
-            return {"uptime": 0.0, "ready": {"reasons": []}, "version": "1"}
+            self.away = max(self.away - 1, 0)
+            if self.away:
+                raise CommandError(f"{node}: is not connected")
+            uptime = 0.0 if node in self.restarted else 1000.0
+            return {"node": node, "uptime": uptime, "ready": {"reasons": []}, "version": "1"}
         away = [*self.gone, *(self.restarted[-1:] if self.slow else ())]
         self.slow = max(self.slow - 1, 0)
         health = {
@@ -68,6 +81,33 @@ def test_with_force_a_node_that_is_missing_is_left_out_and_not_waited_for() -> N
         nodes.roll()
     assert nodes.roll(force=True) == ["n3", "n1"]
     assert "n3: n3 is not there" in nodes.lines, "what is new is waited for"
+
+
+@pytest.mark.parametrize("error", [CommandError("n2: no answer"), AnswerLost("http://n2: reset"), OSError("reset")])
+def test_an_answer_that_is_lost_as_a_node_stops_does_not_end_the_command(error: Exception) -> None:
+    nodes = Nodes(["n1", "n2", "n3"], [])
+    nodes.lost = {"n2": error}
+    assert nodes.roll() == ["n2", "n3", "n1"] == nodes.restarted
+
+
+def test_a_node_that_refuses_to_restart_ends_the_command_with_its_reason() -> None:
+    nodes = Nodes(["n1", "n2", "n3"], [])
+    nodes.refused = {"n3": CommandError("its settings are invalid")}
+    with pytest.raises(CommandError, match="its settings are invalid"):
+        nodes.roll()
+    assert nodes.restarted == ["n2"]
+
+
+def test_a_broker_that_does_not_run_is_not_waited_for() -> None:
+    asked: list[str] = []
+
+    def ask(action: str, node: str = "") -> dict[str, Any]:
+        asked.append(action)
+        raise Unreachable("no broker is running there")
+
+    with pytest.raises(Unreachable):
+        ctl_restart._restarted(ask, "", lambda *_: None)
+    assert asked == ["restart.begin"]
 
 
 def test_while_it_waits_it_says_what_the_broker_answered() -> None:

@@ -17,7 +17,7 @@ import typer
 from starlingmq.cli.announce import running
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import Report
-from starlingmq.cli.remote import ANSWER_SECONDS, NoAnswer, ask_url, is_url
+from starlingmq.cli.remote import ANSWER_SECONDS, NoAnswer, Unreachable, ask_url, is_url
 from starlingmq.net.control_path import NAME, reachable
 
 DataDirOption = Annotated[
@@ -124,7 +124,7 @@ def ask_broker(
     if connection is None:
         worker = directory / "worker-1"
         other = f"that of a worker, such as {worker}" if worker.is_dir() else "the directory of a running one"
-        raise CommandError(f"{directory}: no broker is running there; start it, or give {other}")
+        raise Unreachable(f"{directory}: no broker is running there; start it, or give {other}")
     return _ask(connection, directory, action, arguments, report)
 
 

@@ -22,8 +22,11 @@ from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import AtOption, Result, ask
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import Report, progress
+from starlingmq.cli.remote import Unreachable
 
 LOOK_SECONDS: Final = 0.5
+LOOKS_MAX: Final = 4
+LOST_SECONDS: Final = 60.0
 
 Ask = Callable[..., Result]
 
@@ -80,13 +83,29 @@ def _rolling(asked: Ask, force: bool, report: Report) -> Iterator[Result]:
 def _restarted(asked: Ask, name: str, report: Report) -> Result:
     """Once it serves again."""
     began = time.monotonic()
-    name = asked("restart.begin", node=name)["node"]
+    try:
+        asked("restart.begin", node=name)
+    except (CommandError, OSError) as error:  # refused, or the node has stopped before it answered
+        if type(error) is Unreachable or not _restarts(asked, name, began):
+            raise
     _wait(lambda: _unready(asked("overview", node=name), began), name, report)
-    return {
-        "node": name,
-        "seconds": time.monotonic() - began,
-        "version": asked("overview", node=name)["version"],
-    }
+    found = asked("overview", node=name)
+    return {"node": found["node"], "seconds": time.monotonic() - began, "version": found["version"]}
+
+
+def _restarts(asked: Ask, name: str, began: float) -> bool:
+    """Whether the node stops, or has begun again. While it does neither, a few looks suffice: it has refused."""
+    looks, until = 0, time.monotonic() + LOST_SECONDS
+    while looks < LOOKS_MAX and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+        try:
+            found = asked("overview", node=name)
+        except (CommandError, OSError):
+            continue  # the node that is asked may be the one that restarts
+        if found["ready"]["reasons"] or found["uptime"] < time.monotonic() - began:
+            return True
+        looks += 1
+    return False
 
 
 def _wait(why: Callable[[], str], name: str, report: Report) -> None:

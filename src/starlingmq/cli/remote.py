@@ -47,6 +47,10 @@ class Unreachable(CommandError):
     """No connection to the broker."""
 
 
+class AnswerLost(Unreachable):
+    """The connection ended before the answer: the broker may have done what it was asked."""
+
+
 class NoAnswer(CommandError):
     """The broker is connected, and has not answered in time."""
 
@@ -182,25 +186,30 @@ def _answer(
     url: str, route: HttpRoute, query: str, body: bytes | None, seconds: float | None
 ) -> Iterator[HTTPResponse]:
     """Raises CommandError, also while the answer is read."""
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection, RemoteDisconnected
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     path = "" if route.text or route.path.startswith("/health") else "/api/v1"
+    lost: type[Unreachable] = Unreachable
     try:
         connection = kind(parts.hostname or "", parts.port, timeout=seconds)
         with closing(connection):
+            connection.connect()
+            lost = AnswerLost
             connection.request(route.method, parts.path.rstrip("/") + path + route.path + query, body, _headers(body))
             yield connection.getresponse()
+    except RemoteDisconnected:
+        raise lost(f"{url}: the broker stopped before it answered") from None
     except HTTPException as error:
         raise CommandError(f"{url}: the answer is not HTTP ({type(error).__name__})") from None
     except TimeoutError as error:
         if seconds is None or error.errno is not None:  # of the system, while it connected
-            raise Unreachable(f"{url}: {error.strerror or error}") from None
+            raise lost(f"{url}: {error.strerror or error}") from None
         raise NoAnswer(url, seconds) from None
     except OSError as error:
-        raise Unreachable(f"{url}: {error.strerror or error}") from None
+        raise lost(f"{url}: {error.strerror or error}") from None
 
 
 def _exchange(url: str, route: HttpRoute, query: str, body: bytes | None, seconds: float | None) -> tuple[int, Any]:
