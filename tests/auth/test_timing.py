@@ -9,9 +9,15 @@ from typing import Any
 import httpx
 import pytest
 from argon2 import PasswordHasher
+from msgspec.structs import replace
 from scramp import ScramClient  # type: ignore[import-untyped]
 
+from starlingmq import Broker
 from starlingmq.auth import password_file
+from starlingmq.auth.automatic_bans import AutomaticBans
+from starlingmq.auth.password_file import PasswordFile, ScramKeys
+from starlingmq.auth.scram import Scram
+from starlingmq.config.auth_section import AuthConfig
 from starlingmq.wire.mqtt import Auth, Connack, Connect
 from starlingmq.wire.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD
 from starlingmq.wire.reasons import Reason
@@ -102,6 +108,39 @@ async def test_the_time_of_a_refusal_does_not_reveal_administrators(serve: Serve
         assert len(set(said.values())) == 1 and said["wrong"][0] == 401 and alike(times), (said, times)
 
 
+async def challenge(broker: Broker, name: str) -> tuple[Peer, ScramClient, str]:
+    """The first answer in an exchange of SCRAM."""
+    client = ScramClient(["SCRAM-SHA-256"], name, "wrong")
+    peer = await Peer.open(broker.address(), 5)
+    first = {AUTHENTICATION_METHOD: "SCRAM-SHA-256", AUTHENTICATION_DATA: client.get_client_first().encode()}
+    peer.send(Connect(5, "c", True, properties=first))
+    return peer, client, str((await peer.expect(Auth)).properties[AUTHENTICATION_DATA], "ascii")  # type: ignore[arg-type]
+
+
+async def test_the_salt_of_a_name_that_nobody_has_stays_when_a_user_changes_the_password(
+    serve: Serve, passwd: Passwd
+) -> None:
+    file = passwd(ann="the right one")
+    broker = await serve(auth={"password": {"file": file}, "failures": {"delay": 0, "limit": 0}})
+    salts: dict[str, list[str]] = {"ann": [], "nobody": []}
+    for round in range(2):
+        for name, seen in salts.items():
+            peer, _, first = await challenge(broker, name)
+            seen.append(first.split(",")[1])
+            await peer.close()
+        if not round:
+            passwd(ann="another one")
+            broker.reload(replace(broker.config))
+    assert len({*salts["ann"]}) == 2 and len({*salts["nobody"]}) == 1, salts
+
+
+def test_salts_of_a_cluster_are_those_of_its_secret() -> None:
+    bans = AutomaticBans(AuthConfig().failures, AuthConfig().flapping)
+    files = [PasswordFile({}, {"ann": ScramKeys(b"s" * 32, bytes([one]) * 32, b"k" * 32, 4096)}) for one in range(2)]
+    derived, shared = ({Scram(file, bans, None, secret)._keys("nobody")[0] for file in files} for secret in (b"", b"x"))
+    assert len(derived) == 2 and len(shared) == 1
+
+
 async def test_scram_answers_the_same_to_names_that_nobody_has(serve: Serve, users: str) -> None:
     """The same salt at every attempt, node and start, as long as others, as many iterations, and the same refusal."""
     auth = {"password": {"file": users}, "failures": {"delay": 0, "limit": 0}}
@@ -110,15 +149,11 @@ async def test_scram_answers_the_same_to_names_that_nobody_has(serve: Serve, use
 
     def tried(name: str) -> Callable[[], Awaitable[int]]:
         async def attempt() -> int:
-            client = ScramClient(["SCRAM-SHA-256"], name, "wrong")
             brokers.reverse()
-            peer = await Peer.open(brokers[0].address(), 5)
-            first = {AUTHENTICATION_METHOD: "SCRAM-SHA-256", AUTHENTICATION_DATA: client.get_client_first().encode()}
-            peer.send(Connect(5, "c", True, properties=first))
-            challenge = str((await peer.expect(Auth)).properties[AUTHENTICATION_DATA], "ascii")  # type: ignore[arg-type]
-            salt, iterations = challenge.split(",")[1:]
+            peer, client, first = await challenge(brokers[0], name)
+            salt, iterations = first.split(",")[1:]
             firsts[name].add((salt, iterations))
-            client.set_server_first(challenge)
+            client.set_server_first(first)
             last = {AUTHENTICATION_METHOD: "SCRAM-SHA-256", AUTHENTICATION_DATA: client.get_client_final().encode()}
             peer.send(Auth(Reason.CONTINUE_AUTHENTICATION, last))
             reason = (await peer.expect(Connack)).reason

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.auth.stored_access import NOTHING_STORED, StoredAccess
 from starlingmq.config.auth_section import AuthConfig, admits_anonymous, methods_of
+from starlingmq.config.cluster_section import cluster_secret
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
@@ -168,7 +169,11 @@ class AccessControl:
             return None
         from starlingmq.auth.chain import Chain
 
-        return Chain(auth, self.bans, self.own_hook, config.nats, hashing, self._lines, self.callout_counts, stored)
+        salts = b"" if self.chain is None else self.chain.salts
+        salts = cluster_secret(config.cluster) or salts  # the same at all nodes, whatever passwords they have read
+        return Chain(
+            auth, self.bans, self.own_hook, config.nats, hashing, self._lines, self.callout_counts, stored, salts
+        )
 
     def use_stored(self, stored: StoredAccess) -> None:
         """Decide with these users and rules from now on, also about connected clients. Raises ConfigError, and then

@@ -83,7 +83,9 @@ class Chain:
         lines: SparingLog | None = None,
         counts: ConnectorCounts | None = None,
         stored: StoredAccess = NOTHING_STORED,
+        salts: bytes = b"",
     ) -> None:
+        """``salts``: the secret of ``Scram``, which it has afterwards also if none was given."""
         self.bans = bans
         self._file_acl = read_acl(config.acl.file) if config.acl.file else EVERYTHING
         self._config = config
@@ -94,6 +96,7 @@ class Chain:
         self._delays = Delays()
         self.file_users = None if hook is not None else _read_users(config)  # of the password file
         self._by_name: dict[str, Method] = {}
+        self.salts = salts
         self.use(stored, hashing)
 
     def use(self, stored: StoredAccess, hashing: Hashing | None) -> None:
@@ -126,7 +129,9 @@ class Chain:
             if name == "scram":
                 from starlingmq.auth.scram import Scram
 
-                return Scram(users, self.bans, cast("Scram | None", self._by_name.get("scram")))
+                made = Scram(users, self.bans, cast("Scram | None", self._by_name.get("scram")), self.salts)
+                self.salts = made.secret
+                return made
             from starlingmq.auth.passwords import Passwords
 
             assert hashing is not None, "auth.methods: password needs a Hashing"

@@ -49,14 +49,17 @@ class Scram:
     """A user name in CONNECT, if there is one, must be that of the exchange, for which failures count.
 
     The state of an exchange is small, bounded in total and per address, and removed after a minute. ``earlier``: its
-    exchanges go on, since a change of other users must not refuse them."""
+    exchanges go on, since a change of other users must not refuse them. ``secret``: salts of unknown names are derived
+    from it; empty: from the first user, so that they are the same at each start until its password changes."""
 
-    def __init__(self, users: PasswordFile, bans: AutomaticBans, earlier: Scram | None = None) -> None:
+    def __init__(
+        self, users: PasswordFile, bans: AutomaticBans, earlier: Scram | None = None, secret: bytes = b""
+    ) -> None:
         self._users = users.scram
         self._alike = list(users.scram.values())
         self._bans = bans
         self._mechanism = ScramMechanism(METHOD)
-        self._secret = _secret_of(users)
+        self.secret = secret or _secret_of(users)
         self._open: OrderedDict[ExchangeKey, Exchange] = OrderedDict()
         self._of_one: dict[str, OrderedDict[ExchangeKey, None]] = {}  # keys by address
         if earlier is not None:
@@ -140,7 +143,7 @@ class Scram:
         the name from a known one."""
         keys = self._users.get(name)
         if keys is None:
-            made = hmac.digest(self._secret, name.encode(), hashlib.sha512)
+            made = hmac.digest(self.secret, b"salts" + name.encode(), hashlib.sha512)
             length, iterations = SALT_BYTES, SCRAM_ITERATIONS
             if self._alike:
                 like = self._alike[int.from_bytes(made[-8:], "big") % len(self._alike)]
@@ -160,8 +163,6 @@ def _exchange_key(request: AuthRequest) -> ExchangeKey:
 
 
 def _secret_of(users: PasswordFile) -> bytes:
-    """The secret from which salts of unknown names are derived. It is the same on all nodes and after a restart,
-    because the salt of a known name is, too."""
     for keys in users.scram.values():
         return hashlib.sha256(b"salts" + keys.stored_key + keys.server_key).digest()
     return secrets.token_bytes(32)
