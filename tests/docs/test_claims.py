@@ -216,6 +216,15 @@ def test_each_alarm_has_a_remedy_and_a_page_that_explains_it() -> None:
         assert anchor in headings(name.replace(".html", ".md")), page
 
 
+def test_what_is_locked_by_itself_has_its_reason_among_the_dependencies() -> None:
+    lines = re.findall(
+        r"^(?:echo|printf '%s\\n') (.+) \| lock", (ROOT / "scripts/lock").read_text("utf-8"), re.MULTILINE
+    )
+    named = {name for line in lines for name in line.split()}
+    page = (ROOT / "docs/DEPENDENCIES.md").read_text("utf-8")
+    assert "pipx" in named and {name for name in named if f"[{name}]" not in page} == set()
+
+
 @pytest.mark.parametrize(("heading", "known"), [("Dropped messages", DROPPED), ("Closed connections", CLOSED)])
 def test_remedies_are_those_of_the_playbook(heading: str, known: dict[str, str]) -> None:
     table = PLAYBOOK.partition(f"\n## {heading}\n")[2].partition("\nEvents after which")[0].partition("\n## ")[0]
