@@ -74,14 +74,6 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_local(url: str) -> bool:
-    """Whether only this machine can reach the listener. Names other than localhost are not resolved: False."""
+    """Whether only this machine can reach what the URL names. Names other than localhost are not resolved: False."""
     parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return True
-    host = parts.hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return parts.scheme == "unix" or is_loopback(parts.hostname or "")
