@@ -87,7 +87,8 @@ async def test_a_connection_is_handed_over_although_messages_are_not_read(broker
             await publisher.publish(topic, "x")
         async with within(PATIENCE):
             while client.unread < UNREAD_MAX:
-                await asyncio.sleep(0.01)
+                client._main.arrived.clear()
+                await client._main.arrived.wait()
         link, _ = client.hand_over(owner)
         await publisher.publish(topic, "further")
         async with within(PATIENCE):
