@@ -8,8 +8,8 @@ import pytest
 
 from starlingmq.wire.mqtt import Disconnect
 
-from .browser import BROWSER, Chromium
-from .conftest import Ask, Join, Serve
+from .browser import BROWSER, Chromium, Page
+from .conftest import Ask, Join, Passwd, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
 
@@ -59,6 +59,42 @@ async def test_an_operator_looks_into_a_queue_and_tests_the_rules(
             await page.until(f"{answer}.startsWith('{said}')")
         await page.screenshot(pictures / "rules.png")
         assert not page.problems
+
+
+async def log_in(page: Page, user: str) -> None:
+    await page.until("document.getElementById('login')?.open")
+    for field in ("user", "password"):
+        await page.run(f"document.getElementById('{field}').value = '{user}'")
+    await page.run("document.querySelector('#login button').click()")
+    await page.until("!document.getElementById('login').open")
+
+
+async def test_a_viewer_is_shown_no_form_and_an_operator_changes_the_rights_of_a_user(
+    serve: Serve, ask: Ask, join: Join, passwd: Passwd, tmp_path: Path, chromium: Chromium
+) -> None:
+    api = {"users": ["boss"], "viewers": ["guest"]}
+    node = {"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1}
+    broker = await serve(node=node, auth={"password": {"file": passwd(boss="boss", guest="guest")}, "api": api})
+    new = {"name": "ann", "password": "secret", "api": "viewer"}
+    assert (await ask(broker, "POST", "/api/v1/users", json=new, auth=("boss", "boss"))).status_code in (200, 201)
+    views = {"bans": 1, "rules": 4, "settings": 10}
+    shown = "[...document.querySelectorAll('#view .operates')].map((one) => one.offsetParent !== null)"
+    row = "[...document.querySelectorAll('#view tr')].find((one) => one.textContent.startsWith('ann'))?.textContent"
+    form = "[...document.querySelectorAll('#view form')].find((one) => one.textContent.includes('Change user'))"
+    for user in ("guest", "boss"):
+        async with chromium.page() as page:
+            await page.go(broker.address("http") + "/")
+            await log_in(page, user)
+            for view, least in views.items():
+                await page.run(f"location.hash = '#{view}'")
+                await page.until(f"document.body.dataset.shown === '{view}' && {shown}.length >= {least}")
+                assert {*await page.run(shown)} == {user == "boss"}, (user, view)
+            if user == "boss":
+                await page.run("location.hash = '#rules'")
+                await page.until(f"{row}?.includes('viewer')")
+                await page.run(f"{form}.elements.name.value = 'ann'; {form}.elements.api.value = 'operator'")
+                await page.run(f"{button('Change user')}.click()")
+                await page.until(f"{row}?.includes('operator')")
 
 
 async def test_an_operator_sees_an_alarm_and_bans_the_client_that_causes_it(

@@ -23,7 +23,7 @@ from starlingmq.api.asgi import (
     has_body,
     refuse,
 )
-from starlingmq.api.guard import GUARD, Guard
+from starlingmq.api.guard import GUARD, VIEWS, Guard
 from starlingmq.api.served import Served, serving
 from starlingmq.net.listeners.forwarded import ForwardedError, client_address
 
@@ -35,6 +35,8 @@ HEADERS: Final = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
 ]
+ONLY_VIEWS: Final = (b"starlingmq-rights", b"view")
+"""Of a reply to a user who may only look: the dashboard hides what such a user may not do."""
 ONCE: Final = (b"host", b"authorization", b"origin", b"content-length", b"transfer-encoding")
 """Headers that affect a decision: a request that repeats one of them is refused."""
 
@@ -68,6 +70,8 @@ class Entrance:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(pair for pair in HEADERS if pair[0] not in given)]
+                if scope["state"].get(VIEWS):
+                    message["headers"].append(ONLY_VIEWS)
                 if not read:  # the rest of the body must not be read as the next request
                     message["headers"].append(CLOSE)
             await send(message)

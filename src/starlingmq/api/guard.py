@@ -52,6 +52,7 @@ T = TypeVar("T")
 
 GOES_ON: Final = "goes_on"  # in the state of a request: a function that tells whether its client would be admitted now
 GUARD: Final = "guard"  # in the same: that of the broker
+VIEWS: Final = "only_views"  # in the same: whether its client may only look
 OPEN: Final = "open_to_all"  # the key in ``opt`` of a handler
 SHOWS_CONTENT: Final = "shows_content"  # the key in ``opt`` of a handler
 CONTENT: Final = {SHOWS_CONTENT: True}
@@ -137,7 +138,8 @@ class Guard:
             if self.access.asks:
                 access = self.access
                 scope["state"]["user"] = await self._identify(scope)
-                if access.only_views(authorization) and operates:
+                scope["state"][VIEWS] = access.only_views(authorization)
+                if scope["state"][VIEWS] and operates:
                     raise RequestRefused(403, ONLY_VIEWS)
                 proof = access.proof_of(authorization)
             scope["state"][GOES_ON] = partial(self._goes_on, authorization, proof, operates, scope["state"]["user"])

@@ -10,7 +10,7 @@ const kind = el("select", {"aria-label": t("bans.kind")}, ...["client", "user", 
 const name = el("input", {placeholder: t("bans.what"), "aria-label": t("bans.name"), required: ""});
 const seconds = el("select", {"aria-label": t("bans.duration")}, ...Object.entries(LASTS).map(([value, text]) => el("option", {value}, text)));
 const reason = el("input", {placeholder: t("col.reason"), "aria-label": t("bans.reason"), maxlength: 200});
-const form = el("form", {class: "tools", onsubmit: (event) => {
+const form = el("form", {class: "tools operates", onsubmit: (event) => {
   event.preventDefault();
   change("POST", {}, {kind: kind.value, name: name.value, seconds: Number(seconds.value), ...(reason.value && {reason: reason.value})})
     .then((done) => { if (done) name.value = reason.value = ""; });
@@ -36,5 +36,5 @@ export async function bans(seen, parameters) {
   return [heading(t("tab.bans")), form, refused, missing(told),
     table({name: (one) => one.name, kind: (one) => t("col." + one.kind), ...nodeColumn(told.bans), "ends in (s)": (one) => number(one.seconds ?? 0),
       reason: (one) => one.reason, by: (one) => (t(one.everywhere ? "bans.operator" : "bans.node")),
-      action: (one) => el("button", {onclick: () => change("DELETE", {kind: one.kind, name: one.name}), "aria-label": t("bans.lift_of", {name: one.name})}, t("bans.lift"))}, told.bans)];
+      action: (one) => el("button", {class: "operates", onclick: () => change("DELETE", {kind: one.kind, name: one.name}), "aria-label": t("bans.lift_of", {name: one.name})}, t("bans.lift"))}, told.bans)];
 }

@@ -39,6 +39,7 @@ export async function send(method, path, parameters = {}, body, signal) {
   const answer = await fetch(path + (query ? "?" + query : ""), {
     method, headers, body: body && JSON.stringify(body), credentials: "omit", signal,
   });
+  document.body.classList.toggle("viewer", answer.headers.get("starlingmq-rights") === "view");
   if (answer.status === 401 || (answer.status === 403 && !admitted)) {
     const told = await answer.json();
     admitted = false;

@@ -19,7 +19,7 @@ async function test(one) {
   }
 }
 
-const button = (one) => el("button", {onclick: () => test(one), "aria-label": t("connectors.test_of", {name: one.name})}, t("rules.test"));
+const button = (one) => el("button", {class: "operates", onclick: () => test(one), "aria-label": t("connectors.test_of", {name: one.name})}, t("rules.test"));
 const failed = (one) => el("span", {class: one.failing ? "bad" : ""}, number(one.failed));
 const lastly = (time) => (time ? age(time) : t("never"));
 

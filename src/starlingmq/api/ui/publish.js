@@ -9,7 +9,7 @@ export function publishForm() {
   const qos = el("select", {"aria-label": "QoS"}, ...[0, 1, 2].map((one) => el("option", {value: one}, `QoS ${one}`)));
   const retain = el("input", {type: "checkbox"});
   const told = el("span", {id: "published", role: "status"});
-  return el("form", {class: "tools", onsubmit: async (event) => {
+  return el("form", {class: "tools operates", onsubmit: async (event) => {
     event.preventDefault();
     try {
       const done = await ask("POST", "/api/v1/publish", {}, {topic: topic.value, payload: payload.value, qos: Number(qos.value), retain: retain.checked});

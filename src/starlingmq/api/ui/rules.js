@@ -46,19 +46,21 @@ async function change(form, method, path, parameters, body) {
 const input = (name, more = {}) => el("input", {name, "aria-label": t("make." + name), placeholder: t("make." + name), ...more});
 const choice = (name, values) => el("select", {name, "aria-label": t("make." + name)}, ...Object.entries(values).map(([value, text]) => el("option", {value}, text)));
 const words = (text) => text.split(",").map((one) => one.trim()).filter((one) => one);
-const making = (label, send, ...parts) => el("form", {class: "tools", autocomplete: "off", onsubmit: (event) => {
+const making = (label, send, ...parts) => el("form", {class: "tools operates", autocomplete: "off", onsubmit: (event) => {
   event.preventDefault();
   send(event.target, Object.fromEntries(new FormData(event.target)));
 }}, ...parts, el("button", {}, label));
-const secret = () => input("password", {type: "password", autocomplete: "new-password", required: "", maxlength: 1024});
+const secret = (required) => input("password", {type: "password", autocomplete: "new-password", required, maxlength: 1024});
+const rights = {none: t("users.none"), viewer: t("users.viewer"), operator: t("users.operator")};
 const newUser = making(t("users.add"), (form, given) => change(form, "POST", "/users", {}, given),
-  input("name", {required: "", maxlength: 256}), secret(), choice("api", {none: t("users.none"), viewer: t("users.viewer"), operator: t("users.operator")}));
-const newPassword = making(t("users.change"), (form, given) => change(form, "PUT", "/users", {}, given), input("name", {required: "", maxlength: 256}), secret());
+  input("name", {required: "", maxlength: 256}), secret(""), choice("api", rights));
+const changedUser = making(t("users.change"), (form, given) => change(form, "PUT", "/users", {}, given),
+  input("name", {required: "", maxlength: 256}), secret(false), choice("api", {keep: t("users.keep"), ...rights}));
 const newRule = making(t("rules.set"), (form, {name, decision, actions, users, topics, before}) => change(form, "PUT", "/rules", {},
   {name, before, rule: {[decision]: words(actions), users: words(users), topics: words(topics)}}),
 input("name", {required: "", maxlength: 100}), choice("decision", {allow: t("decision.allow"), deny: t("decision.deny")}), input("actions", {required: ""}),
 input("users"), input("topics"), input("before", {maxlength: 100}));
-const removal = (path, name) => el("button", {class: "bad", onclick: () => {
+const removal = (path, name) => el("button", {class: "bad operates", onclick: () => {
   if (confirm(t("make.sure", {name}))) change(null, "DELETE", path, {name});
 }, "aria-label": t("make.sure", {name})}, t("make.delete"));
 
@@ -75,7 +77,7 @@ function userTable(told) {
       clients: (one) => (one.clients ? el("a", {href: "#clients?" + new URLSearchParams({user: one.name})}, number(one.clients)) : "0"),
       "rights in the API": (one) => ROLES[one.api],
       action: (one) => (one.origin === "operator" ? removal("/users", one.name) : ""),
-      test: (one) => el("a", {href: "#rules?" + new URLSearchParams({username: one.name}), "aria-label": t("users.test_of", {name: one.name})}, t("rules.link"))}, told.users), newUser, newPassword,
+      test: (one) => el("a", {href: "#rules?" + new URLSearchParams({username: one.name}), "aria-label": t("users.test_of", {name: one.name})}, t("rules.link"))}, told.users), newUser, changedUser,
     told.total > told.users.length ? el("p", {class: "faint"}, t("of", {count: number(told.users.length), total: number(told.total)})) : ""];
 }
 

@@ -63,5 +63,5 @@ export async function settings() {
   const differs = (one) => (one.value === one.default ? said(one, one.value) : el("b", {title: t("settings.default", {value: said(one, one.default)})}, said(one, one.value)));
   return [title, note, tools, form,
     table({setting: (one) => el("span", {class: "whole"}, one.path), value: differs, meaning: (one) => one.help,
-      action: (one) => el("button", {onclick: () => edit(one), "aria-label": t("settings.edit_of", {path: one.path})}, t("settings.edit"))}, shown)];
+      action: (one) => el("button", {class: "operates", onclick: () => edit(one), "aria-label": t("settings.edit_of", {path: one.path})}, t("settings.edit"))}, shown)];
 }

@@ -41,7 +41,7 @@ async function session(seen, parameters) {
   const one = await api("/session", asked);
   const name = one.session.client_id;
   const look = (place, at, text) => el("a", {href: "#waiting?" + new URLSearchParams({client_id: name, place, number: at, ...(one.node && {node: one.node})})}, text);
-  const button = (text, method, path, after) => el("button", {class: "bad", onclick: async () => {
+  const button = (text, method, path, after) => el("button", {class: "bad operates", onclick: async () => {
     if (!confirm(`${text}: ${name}?`)) return;
     await ask(method, path, {client_id: name});
     location.hash = after;
@@ -50,7 +50,7 @@ async function session(seen, parameters) {
   return [
     heading(t("session.title", {name})),
     el("div", {class: "tools"}, el("a", {href: "#trace?" + new URLSearchParams({client_id: name})}, t("trace")),
-      el("a", {href: "#bans?" + new URLSearchParams({kind: "client", name})}, t("ban")),
+      el("a", {href: "#bans?" + new URLSearchParams({kind: "client", name}), class: "operates"}, t("ban")),
       el("a", {href: "#rules?" + new URLSearchParams({client_id: name})}, t("rules.link")),
       one.client ? button(t("disconnect"), "DELETE", "/api/v1/client", location.hash) : "",
       button(t("session.end"), "DELETE", "/api/v1/session", "#sessions")),
@@ -66,7 +66,7 @@ async function session(seen, parameters) {
 
 async function message(seen, parameters) {
   const one = await api("/retained/message", parameters);
-  const remove = el("button", {class: "bad", onclick: async () => {
+  const remove = el("button", {class: "bad operates", onclick: async () => {
     if (!confirm(t("message.confirm", {topic: one.topic}))) return;
     await ask("DELETE", "/api/v1/retained/message", {topic: one.topic});
     location.hash = "#retained";
