@@ -8,7 +8,7 @@ import pytest
 
 from starlingmq.admin.declared_actions import DECLARATIONS, DECLARED
 from starlingmq.admin.messages import MessageActions, OneTopic
-from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc, nothing_to_report
+from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.session_messages import SessionMessageAnswer, SessionMessageRequest, first_found
 from starlingmq.core.messages.message import Message
@@ -55,4 +55,4 @@ async def test_a_retained_message_without_its_payload_is_not_shown_as_empty(serv
     (found,) = (await ask(broker, "GET", "/api/v1/retained/search?sort=size")).json()["retained"]
     assert listed["topic"] == "large" and listed["size"] is found["size"] is None
     with pytest.raises(AdminError, match="at other nodes"):
-        await actions.retained_message(nothing_to_report, OneTopic("large"))
+        await actions.retained_message(OneTopic("large"))

@@ -10,7 +10,6 @@ import pytest
 
 from starlingmq.admin import droppers
 from starlingmq.admin.droppers import KEPT_MAX, MINUTES, Droppers, DropperSearch, DroppersReply
-from starlingmq.admin.node_rpc import nothing_to_report
 from starlingmq.core.observe.counters import Counters
 from starlingmq.wire.reasons import Reason
 from tests.cli.commands import run
@@ -34,7 +33,7 @@ class Hour:
         self.counters.drop_of(client_id, reason, count)
 
     async def list(self, q: str = "", limit: int = 20) -> dict[str, dict[str, int]]:
-        found: DroppersReply = await self.droppers.droppers(nothing_to_report, DropperSearch(q, limit))
+        found: DroppersReply = await self.droppers.droppers(DropperSearch(q, limit))
         return {one.client_id: one.reasons for one in found.droppers}
 
 
@@ -82,7 +81,7 @@ async def test_names_that_are_not_needed_any_more_are_forgotten(monkeypatch: pyt
     hour = Hour()
     for client_id in ("a", "b"):
         hour.counters.drop_of(client_id, "expired", 1, b"t" * 1000)
-    (one, other) = (await hour.droppers.droppers(nothing_to_report, DropperSearch())).droppers
+    (one, other) = (await hour.droppers.droppers(DropperSearch())).droppers
     assert (one.user, one.topic, other.user, other.topic) == ("ann", "t" * 256, "", "t" * 256)
     hour.now += 3600
     hour.drop("c", "expired")

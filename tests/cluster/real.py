@@ -27,7 +27,7 @@ from tests.patience import slowness
 
 from starlingmq.cli.local_cluster import HOST, free_ports, prepare
 from starlingmq.demo.proxy import BACK, OUT, Proxy
-from starlingmq.net.control_socket import NAME, reachable
+from starlingmq.net.control_path import NAME, reachable
 from starlingmq.net.process import ending_with_us
 
 PATIENCE: Final = 60.0  # seconds after which what is waited for counts as never going to happen

@@ -10,7 +10,7 @@ from tests.cluster.losses import Fault, GivenUp, Line, Loss, Losses, Memory, lin
 from tests.cluster.real import AwayError, complaints_in
 
 from starlingmq.core.context.ready import Notice
-from starlingmq.log import NoticeLog
+from starlingmq.node.connection_log import NoticeLog
 from starlingmq.wire.mqtt import Ack, Publish
 from starlingmq.wire.packets import PUBACK, PUBREL
 

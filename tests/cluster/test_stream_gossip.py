@@ -45,7 +45,7 @@ class Node:
 
     async def ask(self, node: Node, action: str, news: GossipNews, kind: type[GossipNews], seconds: float) -> Any:
         assert action == "stream.hear"
-        return await node.gossip.receive(lambda *_: None, news)
+        return await node.gossip.receive(news)
 
     async def meet(self, other: Node) -> None:
         await self.gossip.exchange(cast(NodeRpc, self), cast(str, other), 1.0)
@@ -53,8 +53,8 @@ class Node:
     async def tell(self, now: float, request: GossipRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("starlingmq.admin.stream_gossip.time.time", lambda: now)
         self.streams.now = now
-        said = await self.gossip.word(lambda *_: None, request)
-        await self.gossip.receive(lambda *_: None, said)
+        said = await self.gossip.word(request)
+        await self.gossip.receive(said)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -15,7 +15,6 @@ from starlingmq.auth.acl import AclRule
 from starlingmq.auth.stored_access import ApiRole, StoredAccess, StoredRule, StoredUser, TableRefused
 from starlingmq.config.auth_section import methods_of
 from starlingmq.config.section_types import ConfigError
-from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
     from starlingmq.admin.local_node import LocalNode
@@ -87,7 +86,7 @@ class AccessActions:
         self._waiting = 0
 
     @action("user.add", "POST /users", body="NewUser", audit=f"created {WITH_RIGHTS}")
-    async def add(self, report: Report, request: NewUser) -> AccessChanged:
+    async def add(self, request: NewUser) -> AccessChanged:
         """Create a user who may log in with a password on all nodes. Raises AdminError."""
         self._refuse_of_file(request.name)
         user = StoredUser(request.name, "", "", request.api)
@@ -104,7 +103,7 @@ class AccessActions:
         return await self._change(request.revision, make)
 
     @action("user.change", "PUT /users", body="UserChange", audit=f"changed {WITH_RIGHTS}")
-    async def change(self, report: Report, request: UserChange) -> AccessChanged:
+    async def change(self, request: UserChange) -> AccessChanged:
         """Change the password of a user, or its rights at the HTTP API; a new password disconnects its clients. Raises
         AdminError."""
         self._refuse_of_file(request.name)
@@ -127,7 +126,7 @@ class AccessActions:
         said="deleted the user {name}",
         audit="deleted the user {name!r}",
     )
-    async def delete(self, report: Report, request: OneUser) -> AccessChanged:
+    async def delete(self, request: OneUser) -> AccessChanged:
         """Delete a user that an operator has created; its clients are disconnected. Raises AdminError."""
 
         def make(table: StoredAccess) -> StoredAccess:
@@ -141,7 +140,7 @@ class AccessActions:
         return await self._change(request.revision, make)
 
     @action("rule.set", "PUT /rules", body="NewRule", audit="set the rule {name!r}: {rule}")
-    async def set_rule(self, report: Report, request: NewRule) -> AccessChanged:
+    async def set_rule(self, request: NewRule) -> AccessChanged:
         """Create or replace a rule of access, which comes after those of the ACL file. Raises AdminError."""
         rule = StoredRule(request.name, request.rule)
         return await self._change(request.revision, lambda table: table.with_rule(rule, request.before))
@@ -153,7 +152,7 @@ class AccessActions:
         said="deleted the rule {name}",
         audit="deleted the rule {name!r}",
     )
-    async def delete_rule(self, report: Report, request: OneRule) -> AccessChanged:
+    async def delete_rule(self, request: OneRule) -> AccessChanged:
         """Delete a rule of access that an operator has created. Raises AdminError."""
         return await self._change(request.revision, lambda table: table.without_rule(request.name))
 

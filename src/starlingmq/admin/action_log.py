@@ -30,7 +30,6 @@ from starlingmq.admin.noted_actions import DONE, ActionEntry, cut
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import when
 from starlingmq.config.section_types import parse_duration
-from starlingmq.net.control_socket import Report
 
 log = logging.getLogger("starlingmq.admin")
 
@@ -186,7 +185,7 @@ class ActionLog:
         columns="time: time (UTC), by: operator, address: from*, nodes, what: action, outcome, before*, after*, count*",
         none="there are no actions of operators",
     )
-    async def search(self, report: Report, request: ActionSearch) -> NodeActions:
+    async def search(self, request: ActionSearch) -> NodeActions:
         """List what operators have done: who, from where, at which nodes, and with which outcome. The last ones first;
         kept over restarts. Raises AdminError."""
         now = time()

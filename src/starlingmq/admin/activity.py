@@ -21,7 +21,6 @@ from starlingmq.admin.sessions import inflight, queued
 from starlingmq.admin.typed_actions import PAGE, Limit
 from starlingmq.core.reports.session_totals import subscription_count
 from starlingmq.core.session.session import Client
-from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 
 FRESH: Final = 1.0  # seconds between two counts
@@ -87,7 +86,7 @@ class NodeActivity:
         self._timer: asyncio.TimerHandle | None = None
 
     @action("activity", "GET /activity", ALL, merge=most_active)
-    async def activity(self, report: Report, request: ActivityRequest) -> NodeActivityReply:
+    async def activity(self, request: ActivityRequest) -> NodeActivityReply:
         """List the most active clients."""
         key = attrgetter(request.sort)
         if self._driver.loop.time() >= self._looked_at + FRESH:

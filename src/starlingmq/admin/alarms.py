@@ -23,8 +23,6 @@ from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.periodic import Periodic
 from starlingmq.admin.remedies import PAGES
 from starlingmq.admin.sessions import when
-from starlingmq.admin.typed_actions import NoArguments
-from starlingmq.net.control_socket import Report
 
 log = logging.getLogger("starlingmq.alarms")
 
@@ -170,7 +168,7 @@ class NodeAlarms:
         ALL,
         order={"alarms": active_facts, "history": ended_facts},
     )
-    async def alarms(self, report: Report, request: NoArguments) -> AlarmsReply:
+    async def alarms(self) -> AlarmsReply:
         """List active alarms of all nodes, and those that have ended."""
         return self.known.reply()
 
@@ -183,6 +181,6 @@ class NodeAlarms:
         none="nothing that ends is used",
         order={"certificates": lambda found: sorted(found, key=lambda one: one.ends_at or "")},
     )
-    async def certificates(self, report: Report, request: NoArguments) -> CertificatesReply:
+    async def certificates(self) -> CertificatesReply:
         """List certificates, revocation lists, key sets and tokens that nodes use, and when they end."""
         return CertificatesReply(await self.conditions.certificates())

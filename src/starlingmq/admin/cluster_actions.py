@@ -134,7 +134,7 @@ class ClusterActions:
         return ByNode(answers.results, answers.missing)
 
     @action("streams.trim", "POST /streams/trim", noted_by="stream.trim")
-    async def trim(self, report: Report, request: StreamTrimAt) -> ByNode[StreamTrimmed]:
+    async def trim(self, request: StreamTrimAt) -> ByNode[StreamTrimmed]:
         """Delete the messages of a stream before an offset, in whole segment files."""
         asked = StreamTrim(request.name, request.before)
         answers = await self._rpc.everywhere("stream.trim", asked, StreamTrimmed, request.node)
@@ -157,13 +157,13 @@ class ClusterActions:
     # Nodes
 
     @action("overviews", "GET /cluster/overview", tag="overview", ctl="overview", columns=NODE_COLUMNS)
-    async def overviews(self, report: Report, request: NoArguments) -> Overviews:
+    async def overviews(self, request: NoArguments) -> Overviews:
         """Get an overview of all nodes."""
         answers = await self._rpc.everywhere("overview", request, Overview)
         return Overviews(self._rpc.name, list(answers.results.values()), answers.missing)
 
     @action("histories", "GET /history")
-    async def history(self, report: Report, request: HistoryWanted) -> History:
+    async def history(self, request: HistoryWanted) -> History:
         """Get rates and states of the last hour, by node. The figures of all nodes in the same buckets."""
         wanted = buckets(self._clock(), request.seconds, request.points)
         answers = await self._rpc.everywhere("history", wanted, NodeHistory, request.node)

@@ -21,10 +21,8 @@ from starlingmq.admin.declared_actions import ALL, NODE, action
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import when
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.config.secret_masking import HIDDEN, without_login
 from starlingmq.net.connector_counts import ConnectorCounts
-from starlingmq.net.control_socket import Report
 
 TEST_SECONDS: Final = 10.0  # for the service to answer a test, whatever its own time-out
 NODE_SECONDS: Final = 15.0  # for another node to tell the result: a slow service is no slow node
@@ -96,7 +94,7 @@ class NodeConnectors:
         ALL,
         order={"connectors": lambda found: sorted(found, key=lambda one: (one.name, one.node))},
     )
-    async def connectors(self, report: Report, request: NoArguments) -> ConnectorsReply:
+    async def connectors(self) -> ConnectorsReply:
         """List services that nodes call, with requests accepted and failed."""
         return ConnectorsReply([_info(one) for one in self.present()])
 
@@ -108,7 +106,7 @@ class NodeConnectors:
         audit="tested the connector {name!r}; accepted: {accepted}",
         seconds=NODE_SECONDS,
     )
-    async def test(self, report: Report, request: ConnectorName) -> ConnectorTested:
+    async def test(self, request: ConnectorName) -> ConnectorTested:
         """Call a service once, and report whether it accepts. Raises AdminError."""
         found = {one.name: one for one in self.present()}
         if request.name not in found:

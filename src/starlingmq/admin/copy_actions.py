@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 from starlingmq.admin.copy_views import CopiesView, view_copies
 from starlingmq.admin.declared_actions import action
 from starlingmq.admin.operator_problem import ImpossibleAction
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class CopyActions:
         self._process = process
 
     @action("cluster.copies", "GET /copies", ctl="cluster/copies")
-    async def copies(self, report: Report, request: NoArguments) -> CopiesView:
+    async def copies(self) -> CopiesView:
         """Show which nodes store copies of whose data, and what would be lost with a node now."""
         return view_copies(self._process())
 

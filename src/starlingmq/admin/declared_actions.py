@@ -39,7 +39,7 @@ from msgspec.structs import replace
 from starlingmq.admin.node_rpc import CALL_SECONDS, Answers, ListPart, ListRequest, Missing, NodeRpc
 from starlingmq.admin.noted_actions import Note, noted
 from starlingmq.admin.paging import first_of
-from starlingmq.admin.typed_actions import reader_of, typed
+from starlingmq.admin.typed_actions import NoArguments, reader_of, typed
 from starlingmq.net.control_socket import Action, Report
 
 Scope = Literal["here", "node", "all", "paged", "sorted", "target"]
@@ -156,7 +156,7 @@ class Declared:
 
     @cached_property
     def request(self) -> type[Struct]:
-        kind: type[Struct] = get_type_hints(self.act, include_extras=True)["request"]
+        kind: type[Struct] = get_type_hints(self.act, include_extras=True).get("request", NoArguments)
         return kind
 
     @cached_property
@@ -182,7 +182,8 @@ DECLARATIONS: Final[list[Declared]] = []
 
 
 def action(name: str, http: str = "", scope: Scope = HERE, **more: Any) -> Callable[[Act], Act]:
-    """Declare the method, whose parameters are ``report`` and ``request``. ``more``: other fields of ``Declared``."""
+    """Declare the method. It takes ``report`` and ``request``, or what it needs of them. ``more``: other fields of
+    ``Declared``."""
 
     def declare(act: Act) -> Act:
         declared = Declared(name, act, http, scope, **more)
@@ -203,12 +204,20 @@ def bound(*instances: object, note: Note | None = None) -> dict[str, Action]:
         for name, member in vars(type(instance)).items():
             declared: Declared | None = getattr(member, "declared", None)
             if declared is not None:
-                act = getattr(instance, name)
+                act = _called(getattr(instance, name))
                 if declared.audit:
                     assert note is not None, f"{declared.name} changes something, and nothing takes its entries"
                     act = noted(declared, act, note)
                 found[declared.name] = typed(declared.request, act)
     return found
+
+
+def _called(act: Callable[..., Awaitable[Any]]) -> Callable[[Report, Any], Awaitable[Any]]:
+    """With the report and the request, of which a method takes what it names."""
+    names = act.__annotations__.keys() & {"report", "request"}
+    if len(names) == 2:
+        return act
+    return lambda report, request: act(**{name: report if name == "report" else request for name in names})
 
 
 def for_operators(rpc: NodeRpc, actions: Mapping[str, Action]) -> dict[str, Action]:

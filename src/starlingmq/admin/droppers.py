@@ -12,7 +12,6 @@ from msgspec import Meta, Struct
 from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.sessions import when
 from starlingmq.core.observe.counters import Counters
-from starlingmq.net.control_socket import Report
 
 MINUTE: Final = 60.0
 MINUTES: Final = 60  # that are kept
@@ -108,7 +107,7 @@ class Droppers:
         columns="client_id: client, user, node, messages, reasons, topic, rule, last: last/age",
         none="no message was dropped in the last hour",
     )
-    async def droppers(self, report: Report, request: DropperSearch) -> DroppersReply:
+    async def droppers(self, request: DropperSearch) -> DroppersReply:
         """List the clients with most dropped messages in the last hour, and why; also clients that have gone."""
         self.take()
         reasons: dict[str, Counter[str]] = {}

@@ -14,7 +14,6 @@ from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_stats import figures
-from starlingmq.net.control_socket import Report
 
 GROUPS_MAX: Final = 10_000  # in one reply
 GROUPS_AT_ONCE: Final = 200  # per turn of the event loop; takes less than 5 ms
@@ -88,7 +87,7 @@ class GroupActions:
         self.names = names
 
     @action("groups")
-    async def groups(self, report: Report, request: GroupsRequest) -> Groups:
+    async def groups(self, request: GroupsRequest) -> Groups:
         """The groups that this node knows."""
         prefix, after, limit = request.prefix.encode(), request.after, request.limit
         chosen = [group for group in self.state.router.groups() if group.name.startswith(prefix)]

@@ -26,7 +26,6 @@ from starlingmq.admin.quantiles import quantile_ms
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
-from starlingmq.net.control_socket import Report
 from starlingmq.net.process import memory
 from starlingmq.storage.opening import directory_of
 
@@ -147,7 +146,7 @@ class NodeSampler:
         self.periodic = Periodic("taking a sample", STEP, self.sample, at_once=True)
 
     @action("history")
-    async def history(self, report: Report, request: HistoryRequest) -> NodeHistory:
+    async def history(self, request: HistoryRequest) -> NodeHistory:
         wanted = HistoryRequest(request.end, max(request.step, STEP), min(request.points, POINTS_MAX))
         rows = self.samples.since(wanted.end - wanted.step * wanted.points)
         return NodeHistory(await series_of(rows, wanted))

@@ -12,7 +12,6 @@ from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.config.live_changes import TEXT_MAX, LiveSetting, Value, changed, live_settings
 from starlingmq.config.section_types import ConfigError
-from starlingmq.net.control_socket import Report
 
 
 class SettingChange(Struct, frozen=True):
@@ -63,7 +62,7 @@ class LiveChangeActions:
         columns="path: setting, value/text, default/text, help: meaning*",
         none="there are no settings",
     )
-    async def listed(self, report: Report, request: SettingSearch) -> LiveSettings:
+    async def listed(self, request: SettingSearch) -> LiveSettings:
         """List the settings that can be changed while the broker serves."""
         return LiveSettings([one for one in live_settings(self._local_node.config()) if request.part in one.path])
 
@@ -77,7 +76,7 @@ class LiveChangeActions:
         hint="Write it to the settings file, too.",
         audit="changed {path} from {before!r} to {after!r}",
     )
-    async def change(self, report: Report, request: SettingChange) -> SettingChanged:
+    async def change(self, request: SettingChange) -> SettingChanged:
         """Check and change one setting until the next reload or restart. Raises AdminError, and then nothing has
         changed."""
         present = self._local_node.config()

@@ -11,9 +11,7 @@ from starlingmq.admin.expirations import expiry_lines
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.setting_differences import access_differences, setting_differences
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.config.secret_masking import masked
-from starlingmq.net.control_socket import Report
 
 
 class Reloaded(Struct, frozen=True):
@@ -49,7 +47,7 @@ class SettingActions:
         self.local_node = local_node
 
     @action("config", "GET /config", NODE, ctl="config")
-    async def config(self, report: Report, request: NoArguments) -> dict[str, Any]:
+    async def config(self) -> dict[str, Any]:
         """Get the settings in force, without secrets."""
         found: dict[str, Any] = to_builtins(masked(self.local_node.in_force()))
         return found
@@ -62,7 +60,7 @@ class SettingActions:
         hint="All files that they name are read again, too.",
         audit="reloaded the settings",
     )
-    async def reload(self, report: Report, request: NoArguments) -> Reloaded:
+    async def reload(self) -> Reloaded:
         """Reload the settings; the response lists those that need a restart. Raises AdminError, and then nothing has
         changed."""
         earlier, access = self.local_node.config(), self.local_node.access
@@ -80,7 +78,7 @@ class SettingActions:
         return Reloaded(True, restart, warnings, old | old_access, new | new_access, certificates)
 
     @action("listeners", "GET /listeners", NODE, ctl="listeners", columns="address, connections, refused")
-    async def listeners(self, report: Report, request: NoArguments) -> Listeners:
+    async def listeners(self) -> Listeners:
         """List listeners and their connections."""
         found = [
             ListenerView(one.address, one.gate.connections, dict(one.gate.refused))

@@ -13,7 +13,6 @@ from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.printable import plain
 from starlingmq.admin.sessions import when
 from starlingmq.log import message_of
-from starlingmq.net.control_socket import Report
 
 LINES_MAX: Final = 2000
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -81,7 +80,7 @@ class LogTail(logging.Handler):
         self._lines.append((record.levelno, line))  # a record would keep its arguments alive
 
     @action("log", "GET /log", NODE)
-    async def log(self, report: Report, request: LogRequest) -> LogLines:
+    async def log(self, request: LogRequest) -> LogLines:
         """Get the last lines of a node's log, or those after a position."""
         level, limit, after = request.level, request.limit, request.after
         wanted = [line for severity, line in list(self._lines) if severity >= LEVELS[level]]

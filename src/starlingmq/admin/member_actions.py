@@ -287,13 +287,13 @@ class MemberActions:
         )
 
     @action("cluster.shares", "GET /shares", ctl="cluster/shares client?")
-    async def shares(self, report: Report, request: SharesRequest) -> SharesView:
+    async def shares(self, request: SharesRequest) -> SharesView:
         """Show which nodes lead the shares of client ids, and how far their deputies are."""
         assert self.cluster.state is not None
         return view_shares(self.cluster.state, request.client)
 
     @action("cluster.routes", "GET /routes", ctl="cluster/routes prefix?")
-    async def wanted(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
+    async def wanted(self, request: RoutesRequest) -> ClusterRoutes:
         """List the routes of each node."""
         state = self.cluster.state
         assert state is not None

@@ -27,7 +27,6 @@ from starlingmq.core.publish.publish_admission import (
     admit,
 )
 from starlingmq.core.topics.topics import valid_filter
-from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import MqttError
 
@@ -160,7 +159,7 @@ class MessageActions:
         self.state = driver.state
 
     @action("publish", "POST /publish", NODE, body="Publication", audit="published to {topic!r}", level=logging.DEBUG)
-    async def publish(self, report: Report, request: PublishRequest) -> Published:
+    async def publish(self, request: PublishRequest) -> Published:
         """Publish a message; the response is sent after the message has been stored. Raises AdminError."""
         topic = encoded(request.topic)
         now = self.driver.clock()
@@ -169,7 +168,7 @@ class MessageActions:
         return Published(await publish(self.driver, message))
 
     @action("retained", "GET /retained", NODE)
-    async def retained(self, report: Report, request: RetainedRequest) -> RetainedReply:
+    async def retained(self, request: RetainedRequest) -> RetainedReply:
         """List retained messages by topic; they are the same on all nodes."""
         wanted, limit = encoded(request.filter), request.limit
         if not valid_filter(wanted):
@@ -183,7 +182,7 @@ class MessageActions:
         return RetainedReply([info_of(message) for message in found[:limit]], following)
 
     @action("retained.show", "GET /retained/message", NODE, content=True)
-    async def retained_message(self, report: Report, request: OneTopic) -> RetainedMessage:
+    async def retained_message(self, request: OneTopic) -> RetainedMessage:
         """Get one retained message."""
         message = self.state.retained.get(encoded(request.topic))
         if message is None:
@@ -200,7 +199,7 @@ class MessageActions:
         audit="deleted the retained message of {topic!r}",
         said="the retained message of {topic} was deleted",
     )
-    async def forget(self, report: Report, request: OneTopic) -> MessageActionDone:
+    async def forget(self, request: OneTopic) -> MessageActionDone:
         """Delete a retained message; subscribers receive an empty one."""
         topic = encoded(request.topic)
         if self.state.retained.get(topic) is None:

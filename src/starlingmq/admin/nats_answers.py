@@ -26,7 +26,6 @@ from starlingmq.admin.nats_stats import Json, account_statz, at, server_info, st
 from starlingmq.admin.nats_user import user_info
 from starlingmq.admin.node_rpc import NodeRpc, ours
 from starlingmq.core.context.ready import SystemRequest
-from starlingmq.net.control_socket import Report
 
 log = logging.getLogger("starlingmq.admin")
 
@@ -138,7 +137,7 @@ class NatsAnswers:
     # Answers of this node
 
     @action("nats.request")
-    async def _asked(self, report: Report, request: NatsRequest) -> NatsReply:
+    async def _asked(self, request: NatsRequest) -> NatsReply:
         return NatsReply(self.answer(request.kind, request.server, request.options.encode()).decode())
 
     def answer(self, kind: str, server: str, options: bytes) -> bytes:

@@ -24,12 +24,10 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
 from starlingmq.admin.sessions import when
 from starlingmq.admin.state_files import EntriesFile
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.auth.banned_networks import NetworkSet, banned_address, banned_network
 from starlingmq.config.networks import parse_address
 from starlingmq.core.limits.address_key import network_key, peer_host, peer_key
-from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.net.operators import NOBODY, acting
 from starlingmq.wire.reasons import Reason
@@ -155,7 +153,7 @@ class BanActions:
         columns="name, kind, node, seconds: ends in/seconds, reason",
         none="there are no bans",
     )
-    async def bans(self, report: Report, request: NoArguments) -> BansReply:
+    async def bans(self) -> BansReply:
         """List active bans per node."""
         now = monotonic()
         return BansReply(
@@ -168,7 +166,7 @@ class BanActions:
         )
 
     @action("bans.said")
-    async def make_entry(self, report: Report, request: BanChange) -> BanNews:
+    async def make_entry(self, request: BanChange) -> BanNews:
         """Make the entry for a request of an operator at this node. Raises AdminError."""
         kind, now = request.kind, self._driver.clock()
         self._forget(now)
@@ -190,7 +188,7 @@ class BanActions:
             raise AdminError(400, f"name: {error}") from None
 
     @action("bans.hear", audit="{told}")
-    async def receive(self, report: Report, request: BanUpdate) -> BansReceived:
+    async def receive(self, request: BanUpdate) -> BansReceived:
         """Take over the entries that are newer than those of this node."""
         now = self._driver.clock()
         earlier = [self._entries.get((one.kind, one.name)) for one in request.said]

@@ -13,10 +13,8 @@ from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.quantiles import quantile_ms
 from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.observe.counters import Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
-from starlingmq.net.control_socket import Report
 from starlingmq.storage.opening import directory_of
 
 
@@ -49,7 +47,7 @@ class OverviewActions:
         self.session_totals_job = session_totals_job
 
     @action("overview", "GET /overview", NODE)
-    async def overview(self, report: Report, request: NoArguments) -> Overview:
+    async def overview(self) -> Overview:
         """Get an overview of this node."""
         local_node = self.local_node
         survey = await self.session_totals_job.count()

@@ -15,9 +15,7 @@ from starlingmq.admin.operator_bans import BanActions, BansReceived, BanUpdate
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.periodic import Periodic
 from starlingmq.admin.stream_gossip import StreamGossip
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.observe.counters import Histogram
-from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
     from starlingmq.cluster.cluster_state import PeerStatus
@@ -81,7 +79,7 @@ class PeerPoller:
             await self._streams.exchange(self._rpc, name, ANSWER_SECONDS)
 
     @action("links")
-    async def links(self, report: Report, request: NoArguments) -> LinksReply:
+    async def links(self) -> LinksReply:
         """How this node reaches each other node."""
         state = self._cluster.state
         assert state is not None

@@ -9,11 +9,9 @@ from msgspec import Meta, Struct, field
 
 from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.limits.address_key import peer_host
 from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.topics.topics import valid_filter, valid_topic
-from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
     from starlingmq.admin.local_node import LocalNode
@@ -80,7 +78,7 @@ class RuleActions:
         self._local_node = local_node
 
     @action("rules", "GET /rules", NODE, ctl="rules", columns=RULE_COLUMNS)
-    async def rules(self, report: Report, request: NoArguments) -> RulesReply:
+    async def rules(self) -> RulesReply:
         """List the rules of the ACL file and of operators, and how many clients each applied to. Lists the first
         ``RULES_MAX``."""
         file = self._local_node.config().auth.acl.file
@@ -92,7 +90,7 @@ class RuleActions:
         return RulesReply(file, table.revision, "allow" if chain.acl.default else "deny", len(rules), shown)
 
     @action("rules.test", "GET /rules/test", NODE, ctl="may client_id does topic?")
-    async def test(self, report: Report, request: RuleTest) -> RuleTestResult:
+    async def test(self, request: RuleTest) -> RuleTestResult:
         """Test whether a client may do something, and which rule decides. Raises AdminError."""
         topic = self._checked(request)
         client = self._client(request)

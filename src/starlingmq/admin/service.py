@@ -196,12 +196,12 @@ class AdminService:
         columns=LINK_COLUMNS,
         none="this broker is not a member of a cluster, or is its only member",
     )
-    async def links(self, report: Report, request: NoArguments) -> LinksReply:
+    async def links(self) -> LinksReply:
         """List the peer links of all nodes. A node without a cluster has none."""
         return LinksReply([])
 
     @action("metrics", "GET /metrics")
-    async def as_json(self, report: Report, request: NoArguments) -> MetricsReply:
+    async def as_json(self) -> MetricsReply:
         """Get all metrics as JSON. Raises AdminError."""
         reply: MetricsReply = await (await _metric_values()).metrics(self)
         return reply
@@ -243,26 +243,26 @@ class AdminService:
     # Storage
 
     @action("storage.stats", "GET /storage", NODE, ctl="storage/stats")
-    async def storage(self, report: Report, request: NoArguments) -> dict[str, Any]:
+    async def storage(self, report: Report) -> dict[str, Any]:
         """Get storage statistics."""
         return await self._given_one("storage.stats")(report, {})
 
     # Draining, leaving
 
     @action("drain.state", "GET /drain", NODE)
-    async def draining(self, report: Report, request: NoArguments) -> DrainProgress:
+    async def draining(self) -> DrainProgress:
         """Get the progress of the drain."""
         return self._drain().result()
 
     @action("drain.begin", "POST /drain", NODE, audit="started draining this node", status=202)
-    async def drain(self, report: Report, request: NoArguments) -> DrainProgress:
+    async def drain(self) -> DrainProgress:
         """Drain this node: redirect its clients and hand over their sessions."""
         drain = self._drain()
         await drain.start()
         return drain.result()
 
     @action("drain.cancel", "DELETE /drain", NODE, audit="ended the drain; this node accepts clients again")
-    async def undrain(self, report: Report, request: NoArguments) -> DrainProgress:
+    async def undrain(self) -> DrainProgress:
         """End the drain, so that this node accepts clients again."""
         drain = self._drain()
         await drain.cancel()
@@ -274,7 +274,7 @@ class AdminService:
         return self.local_node.drain
 
     @action("leave.begin", "POST /cluster/leave", NODE, noted_by="cluster.leave", status=202)
-    async def leave(self, report: Report, request: LeaveChange) -> Leaving:
+    async def leave(self, request: LeaveChange) -> Leaving:
         """Hand over everything, leave the cluster permanently, and stop. ``drain`` reports the progress; the log says
         why it failed."""
         if self.local_node.cluster is None:
@@ -291,7 +291,7 @@ class AdminService:
     @action(
         "restart.begin", "POST /restart", NODE, audit="told this node to restart", level=logging.WARNING, status=202
     )
-    async def restart(self, report: Report, request: NoArguments) -> Restarting:
+    async def restart(self) -> Restarting:
         """Restart this node: it stops as on SIGTERM, and runs its command again in the same process."""
         if self.local_node.restart is None:
             raise AdminError(409, "this broker runs inside a program; restart the program")

@@ -15,7 +15,6 @@ from starlingmq.admin.sessions import ClientId
 from starlingmq.core.messages.message import Message
 from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.session.session import Session
-from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 
 PAYLOAD_MAX: Final = 65_536  # bytes that are shown
@@ -58,7 +57,7 @@ class SessionMessages:
         self._driver = driver
 
     @action("session.message", "GET /session/message", ALL, content=True, merge=first_found)
-    async def message(self, report: Report, request: SessionMessageRequest) -> SessionMessageAnswer:
+    async def message(self, request: SessionMessageRequest) -> SessionMessageAnswer:
         """Get one message of a session's queue or inflight window. Raises AdminError."""
         session = self._driver.state.ctx.sessions.get(request.client_id)
         found = None if session is None or not of_clients(session) else _find(session, request.place, request.number)

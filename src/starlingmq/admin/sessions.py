@@ -20,7 +20,6 @@ from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.reports.session_totals import of_clients, subscription_count
 from starlingmq.core.session.session import NEVER, Client, Session, Subscription
 from starlingmq.core.topics.topics import matches, parse_share
-from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import Reason
 
@@ -346,7 +345,7 @@ class SessionActions:
         return session if session is not None and of_clients(session) else None
 
     @action("clients", "GET /clients", PAGED, ctl="clients", columns=CLIENT_COLUMNS, none="no client is connected")
-    async def clients(self, report: Report, request: ClientsRequest) -> Clients:
+    async def clients(self, request: ClientsRequest) -> Clients:
         """List connected clients."""
         q = request.q
         page, following = await page_of(
@@ -358,7 +357,7 @@ class SessionActions:
         return Clients([client_info(one, one.client) for one in page if one.client is not None], next=following)
 
     @action("sessions", "GET /sessions", PAGED, ctl="sessions", columns=SESSION_COLUMNS, none="there are no sessions")
-    async def sessions(self, report: Report, request: SessionsRequest) -> Sessions:
+    async def sessions(self, request: SessionsRequest) -> Sessions:
         """List sessions, connected or not."""
         q, wanted = request.q, request.connected
         page, following = await page_of(
@@ -377,7 +376,7 @@ class SessionActions:
         columns="client_id: client, node, filter, qos: QoS, no_local*, retain_as_published*",
         none="there are no subscriptions",
     )
-    async def subscriptions(self, report: Report, request: SubscriptionsRequest) -> Subscriptions:
+    async def subscriptions(self, request: SubscriptionsRequest) -> Subscriptions:
         """List subscriptions by session, at most 1,000 of each."""
         q, limit = request.q, request.limit
         page, following = await page_of(
@@ -395,7 +394,7 @@ class SessionActions:
         return Subscriptions(found, next=following)
 
     @action("session", "GET /session", ALL, merge=newest, ctl="session client_id")
-    async def session(self, report: Report, request: OneClient) -> SessionAnswer:
+    async def session(self, request: OneClient) -> SessionAnswer:
         """Get a session from any node: client, subscriptions, inflight window and queue."""
         session = self._find(request.client_id)
         return SessionAnswer(False) if session is None else answer_of(session)
@@ -409,7 +408,7 @@ class SessionActions:
         audit="closed the connection of client {client_id!r}",
         said="{client_id} at {nodes} was {done}",
     )
-    async def kick(self, report: Report, request: OneClient) -> DoneHere:
+    async def kick(self, request: OneClient) -> DoneHere:
         """Disconnect a client; its session is kept according to its expiry."""
         session = self._find(request.client_id)
         if session is None or session.client is None:
@@ -431,7 +430,7 @@ class SessionActions:
         audit="ended the session of client {client_id!r}",
         said="session of {client_id} on {nodes}: {done}",
     )
-    async def end(self, report: Report, request: OneClient) -> DoneHere:
+    async def end(self, request: OneClient) -> DoneHere:
         """Delete a session: its subscriptions and its queue. Raises AdminError."""
         session = self._find(request.client_id)
         if session is None:

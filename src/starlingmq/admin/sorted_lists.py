@@ -224,20 +224,20 @@ class SortedLists:
         self._led = led
 
     @action("clients.sorted", "GET /clients/search", SORTED)
-    async def search_clients(self, report: Report, request: ClientSearch) -> FoundPart[ClientInfo]:
+    async def search_clients(self, request: ClientSearch) -> FoundPart[ClientInfo]:
         """Search connected clients, in a chosen order, with their number."""
         selection = await select_sessions(self._sessions, self._name, request)
         there = [(place, client_info(one, one.client)) for place, one in selection.found if one.client is not None]
         return FoundPart([info for _, info in there], [place for place, _ in there], selection.total)
 
     @action("sessions.sorted", "GET /sessions/search", SORTED)
-    async def search_sessions(self, report: Report, request: SessionSearch) -> FoundPart[SessionInfo]:
+    async def search_sessions(self, request: SessionSearch) -> FoundPart[SessionInfo]:
         """Search sessions, in a chosen order, with their number."""
         selection = await select_sessions(self._sessions, self._name, request)
         return FoundPart([session_info(one) for one in selection.entries], selection.places, selection.total)
 
     @action("subscriptions.sorted", "GET /subscriptions/search", SORTED)
-    async def search_subscriptions(self, report: Report, request: SubscriptionSearch) -> FoundPart[SubscriptionInfo]:
+    async def search_subscriptions(self, request: SubscriptionSearch) -> FoundPart[SubscriptionInfo]:
         """Search subscriptions, in a chosen order, with their number."""
         selection: Selection[Named] = Selection(request, SUBSCRIPTION_KEYS)
         wanted = SubscriptionsRequest(request.q, request.filter, request.topic)
@@ -280,7 +280,7 @@ class SortedLists:
         return FoundPart(selection.entries, selection.places, selection.total, part.next is None)
 
     @action("retained.sorted", "GET /retained/search", NODE)
-    async def search_retained(self, report: Report, request: RetainedSearch) -> SortedRetained:
+    async def search_retained(self, request: RetainedSearch) -> SortedRetained:
         """Search retained messages, in a chosen order, with their number. They are the same on all nodes."""
         wanted = encoded(request.filter)
         if not valid_filter(wanted):

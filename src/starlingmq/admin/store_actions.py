@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from starlingmq.admin.declared_actions import action
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.net.control_socket import Action, Report
 
 
@@ -23,14 +22,14 @@ class StoreActions:
         self._given = given
 
     @action("storage.check", "POST /storage/check", ctl="storage/check", audit="checked the storage", waits=True)
-    async def check(self, report: Report, request: NoArguments) -> dict[str, Any]:
+    async def check(self, report: Report) -> dict[str, Any]:
         """Read all that this node stores, and report damage; takes long."""
         return await self._given["storage.check"](report, {})
 
     @action(
         "storage.compact", "POST /storage/compact", ctl="storage/compact", audit="compacted the storage", waits=True
     )
-    async def compact(self, report: Report, request: NoArguments) -> dict[str, Any]:
+    async def compact(self, report: Report) -> dict[str, Any]:
         """Write a checkpoint, and free the space of what is not needed."""
         return await self._given["storage.compact"](report, {})
 

@@ -16,9 +16,7 @@ from starlingmq.admin.stream_requests import (
     StreamsReply,
     StreamTrim,
 )
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.auth.readers import ReaderAccess, StreamReaders
-from starlingmq.net.control_socket import Report
 from starlingmq.storage.streams.stream_admin import StreamAdmin
 from starlingmq.storage.streams.stream_views import (
     ConsumerForgotten,
@@ -43,37 +41,37 @@ class StreamActions:
         return reply
 
     @action("stream.create", audit="created the stream {name!r}")
-    async def create(self, report: Report, request: NewStream) -> StreamView:
+    async def create(self, request: NewStream) -> StreamView:
         return await self._copied(self.admin.create(request.settings()))
 
     @action("stream.list")
-    async def list_streams(self, report: Report, request: NoArguments) -> StreamsReply:
+    async def list_streams(self) -> StreamsReply:
         return StreamsReply(self.admin.views(), self.admin.node)
 
     @action("stream.show")
-    async def show(self, report: Report, request: OneStream) -> StreamView:
+    async def show(self, request: OneStream) -> StreamView:
         return replace(self.admin.show(request.name), node=self.admin.node)
 
     @action("stream.trim", audit="deleted messages of the stream {name!r}, up to offset {first}")
-    async def trim(self, report: Report, request: StreamTrim) -> StreamTrimmed:
+    async def trim(self, request: StreamTrim) -> StreamTrimmed:
         return await self._copied(await self.admin.trim(request.name, request.before))
 
     @action("stream.delete", audit="deleted the stream {name!r}")
-    async def delete(self, report: Report, request: OneStream) -> StreamDeleted:
+    async def delete(self, request: OneStream) -> StreamDeleted:
         return await self._copied(await self.admin.delete(request.name))
 
     @action("stream.commit")
-    async def commit(self, report: Report, request: ConsumerPosition) -> ConsumerLag:
+    async def commit(self, request: ConsumerPosition) -> ConsumerLag:
         return await self._copied(self.admin.commit(request.name, request.consumer, request.next, request.pins))
 
     @action("stream.nodes")
-    async def nodes(self, report: Report, request: NoArguments) -> ReadableNodes:
+    async def nodes(self) -> ReadableNodes:
         return self.admin.nodes()
 
     @action("stream.forget", audit="deleted the position of the consumer {consumer!r} of the stream {name!r}")
-    async def forget(self, report: Report, request: OneConsumer) -> ConsumerForgotten:
+    async def forget(self, request: OneConsumer) -> ConsumerForgotten:
         return await self._copied(self.admin.forget(request.name, request.consumer))
 
     @action("stream.access")
-    async def access(self, report: Report, request: AccessRequest) -> ReaderAccess:
+    async def access(self, request: AccessRequest) -> ReaderAccess:
         return await self._readers.access(request.user, request.peer, request.streams.split("\n"))

@@ -20,7 +20,6 @@ from starlingmq.admin.operator_problem import AdminError, UnansweredError
 from starlingmq.admin.state_files import EntriesFile
 from starlingmq.admin.stream_requests import GossipEntry, GossipNews, GossipRequest, NewStream
 from starlingmq.admin.typed_actions import texts
-from starlingmq.net.control_socket import Report
 from starlingmq.storage.streams.stream_admin import StreamAdmin
 from starlingmq.storage.streams.stream_files import StreamActionError
 
@@ -40,7 +39,7 @@ class StreamGossip:
         self._turn = asyncio.Lock()
 
     @action("stream.word")
-    async def word(self, report: Report, request: GossipRequest) -> GossipNews:
+    async def word(self, request: GossipRequest) -> GossipNews:
         """Make the entry for a request of an operator at this node."""
         before = self._entries.get(request.name)
         at = max(time.time(), 0.0 if before is None else before.at + 1e-3)
@@ -48,7 +47,7 @@ class StreamGossip:
         return GossipNews([GossipEntry(request.name, at, {} if request.deleted else made)])
 
     @action("stream.hear")
-    async def receive(self, report: Report, request: GossipNews) -> GossipNews:
+    async def receive(self, request: GossipNews) -> GossipNews:
         """Apply the entries that are newer than those of this node. Returns all entries of this node."""
         await self._merge(request.said)
         return GossipNews(list(self._entries.values()))

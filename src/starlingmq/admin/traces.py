@@ -26,7 +26,6 @@ from starlingmq.core.observe.event_lines import Event
 from starlingmq.core.observe.message_watch import PAYLOAD_MAX, MessageWatch
 from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX
 from starlingmq.core.topics.topics import valid_filter
-from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 
 WATCHES_MAX: Final = 16  # on one node
@@ -204,7 +203,7 @@ class WatchActions:
         self.stop = self._watches.forget_all
 
     @action("watch.open")
-    async def open(self, report: Report, request: TraceRequest) -> WatchOpened:
+    async def open(self, request: TraceRequest) -> WatchOpened:
         self._watches.refuse_more()
         client_id, filter = request.client_id, request.topic.encode()
         if not (client_id or filter) or (filter and not valid_filter(filter)):
@@ -218,13 +217,13 @@ class WatchActions:
         return WatchOpened(self._watches.add(watch))
 
     @action("watch.look")
-    async def look(self, report: Report, request: OneWatch) -> WatchSeen:
+    async def look(self, request: OneWatch) -> WatchSeen:
         """The events since the last poll."""
         events, lost = self._watches.polled(request.watch).seen()
         return WatchSeen([_shown(event) for event in events], lost)
 
     @action("watch.close")
-    async def close(self, report: Report, request: OneWatch) -> WatchClosed:
+    async def close(self, request: OneWatch) -> WatchClosed:
         self._watches.forget(request.watch)
         return WatchClosed()
 
@@ -359,17 +358,17 @@ class Traces:
         return trace
 
     @action("trace.begin")
-    async def begin(self, report: Report, request: TraceRequest) -> TraceBegun:
+    async def begin(self, request: TraceRequest) -> TraceBegun:
         self._traces.refuse_more()
         trace = await self.open(request)
         return TraceBegun(self._traces.add(trace), trace.missing)
 
     @action("trace.next")
-    async def next(self, report: Report, request: OneTrace) -> TraceSeen:
+    async def next(self, request: OneTrace) -> TraceSeen:
         return await self._traces.polled(request.trace).next()
 
     @action("trace.end")
-    async def end(self, report: Report, request: OneTrace) -> TraceEnded:
+    async def end(self, request: OneTrace) -> TraceEnded:
         self._traces.forget(request.trace)
         return TraceEnded()
 

@@ -14,7 +14,6 @@ from starlingmq.admin.paging import in_pieces
 from starlingmq.config.auth_section import methods_of
 from starlingmq.config.section_types import ConfigError
 from starlingmq.core.reports.session_totals import of_clients
-from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
     from starlingmq.admin.local_node import LocalNode
@@ -66,7 +65,7 @@ class UserActions:
         columns="name: user, clients, origin: from, stored, api",
         none="there are no users",
     )
-    async def users(self, report: Report, request: UserSearch) -> UsersReply:
+    async def users(self, request: UserSearch) -> UsersReply:
         """List the users of the password file, of operators and of connected clients, at most 500. Raises
         AdminError."""
         auth, table = self._local_node.config().auth, self._local_node.access.stored
