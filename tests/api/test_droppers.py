@@ -68,7 +68,10 @@ async def test_a_refused_publisher_is_listed_with_its_user_its_topic_and_the_rul
             peer = await join(broker, name, username=user)
             stack.push_async_callback(peer.close)
             assert await peer.publish("door/1") == await peer.publish("door/2") == Reason.NOT_AUTHORIZED
-        found = (await ask(broker, "GET", "/api/v1/droppers")).json()["droppers"]
+        found = []
+        for name in ("meter", "nameless"):
+            broker._access._paid_until = 0.0  # a busy machine takes the time that searches of rules may take
+            found += (await ask(broker, "GET", "/api/v1/droppers", params={"q": name})).json()["droppers"]
     told = f"rule 1 in {rules} decides"
     assert [(one["client_id"], one["user"], one["topic"], one["rule"]) for one in found] == [
         ("meter", "ann", "door/2", told),

@@ -39,6 +39,7 @@ from starlingmq.admin.recent_counts import Recent, RecentCounts
 from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import inflight, queued
+from starlingmq.auth.access_control import DENIED
 from starlingmq.config.alarms_section import AlarmsConfig
 from starlingmq.config.section_types import format_size
 from starlingmq.core.context.ready import NAME_SHOWN, PUBLISH_REFUSED, Notice, Refusal
@@ -221,7 +222,7 @@ class Conditions:
         for one in self._refusals.look(monotonic(), {"": last.count}, lambda reason: 0.0):
             refusal = last.by_rules
             assert refusal is not None
-            if self._explained[0] is not refusal:
+            if self._explained[0] is not refusal or self._explained[1] == DENIED:
                 self._explained = refusal, self._local_node.access.why_refused(refusal)
             whose = f"client {refusal.client_id[:NAME_MAX]!r}, user {refusal.username[:NAME_MAX]!r}"
             text = f"the rules refused {one.total:,} messages and subscriptions of users {self._times(one)}"

@@ -106,6 +106,8 @@ class AccessControl:
     def why_refused(self, refusal: Refusal) -> str:
         """The rule that decides about a publish or a subscription, in one line. Clients cause these searches in the
         event loop, so they take a hundredth of its time at most; otherwise ``DENIED``."""
+        from starlingmq.auth import rule_check  # noqa: F401  to load it is no part of the first search
+
         began = monotonic()
         source = None if refusal.rights is None else refusal.rights.source
         granted = source if isinstance(source, tuple) else None
