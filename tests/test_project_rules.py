@@ -24,7 +24,7 @@ RANKS: Final = (
     ("cluster",),
     ("storage", "net", "auth", "hooks", "log", "client"),
     ("bridges",),
-    ("admin", "api", "otel"),
+    ("admin", "api", "otel", "migrate"),
     ("bulk",),
     ("spark",),
     ("pipeline",),

@@ -57,6 +57,10 @@ COMMANDS: Final = {
         "starlingmq.cli.backup", "Back up all persistent data as of one moment, also from a running broker."
     ),
     "restore": Command("starlingmq.cli.restore", "Create a data directory from a backup, which is verified."),
+    "migrate": Command(
+        "starlingmq.cli.migrate",
+        "Read the settings and data of another broker, and write them as settings and data of StarlingMQ.",
+    ),
     "passwd": Command(
         "starlingmq.cli.passwd",
         "Set or delete a password in the file of auth.password.file. The password is prompted for, never an argument.",

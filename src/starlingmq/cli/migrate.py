@@ -1,0 +1,171 @@
+"""``starlingmq migrate``: settings and data of mosquitto, EMQX and nats-server.
+
+Exit code 0: everything was carried over. 3: something has no equivalent, and is listed with what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from starlingmq.cli.control import JsonOption
+from starlingmq.config.section_types import ConfigError
+
+if TYPE_CHECKING:
+    from starlingmq.migrate.described import Description
+
+NEEDS_ATTENTION: Final = 3
+
+OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty directory for what is written.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")]
+OUT: Final = Path("starlingmq-migrated")
+
+app = typer.Typer(
+    help="Read the settings and data of another broker, and write them as settings and data of StarlingMQ.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def mosquitto(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="mosquitto.conf, and mosquitto.db if apart.")],
+    out: OutOption = OUT,
+    dry_run: DryOption = False,
+    json_: JsonOption = False,
+) -> int:
+    """Read mosquitto.conf and the files that it names: users, rules, bridges, and mosquitto.db with sessions and
+    messages. Stop mosquitto first, so that it writes that file. Exit code 3: some lines need attention."""
+    from starlingmq.migrate.mosquitto_conf import read_mosquitto
+
+    return _migrate(lambda: read_mosquitto(files, time.time()), out, dry_run, json_)
+
+
+@app.command()
+def emqx(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Export (tar.gz), cluster.hocon, acl.conf, or users as JSON or CSV."),
+    ],
+    out: OutOption = OUT,
+    dry_run: DryOption = False,
+    json_: JsonOption = False,
+) -> int:
+    """Read what emqx ctl data export has written: listeners, limits, users, rules. Sessions and messages are not in it.
+    Exit code 3: some parts need attention."""
+    from starlingmq.migrate.emqx_export import read_emqx
+
+    return _migrate(lambda: read_emqx(files), out, dry_run, json_)
+
+
+@app.command()
+def nats(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="nats-server.conf.")],
+    out: OutOption = OUT,
+    dry_run: DryOption = False,
+    json_: JsonOption = False,
+) -> int:
+    """Read nats-server.conf and what it includes: listeners, limits, users, NKeys, permissions. Exit code 3: some
+    settings need attention."""
+    from starlingmq.migrate.nats_conf import read_nats
+
+    return _migrate(lambda: read_nats(file), out, dry_run, json_)
+
+
+def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json: bool) -> int:
+    from starlingmq.migrate.written_settings import check_settings, rules_tree, settings_tree
+
+    out = out.absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: is not an empty directory; give another one with --out")
+    found = read()
+    tree = settings_tree(found, out, _has_ipv6())
+    check_settings(tree)
+    if found.rules is not None:
+        rules_tree(found)
+    written: list[str] = []
+    warnings: list[str] = []
+    if not dry_run:
+        try:
+            written, warnings = _write(found, tree, out)
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)  # it was empty, or did not exist
+            raise
+    if as_json:
+        print(json.dumps(_as_json(found, out, written, warnings)))
+    else:
+        _report(found, out, written, warnings)
+    return NEEDS_ATTENTION if found.attention else 0
+
+
+def _write(found: Description, tree: dict[str, Any], out: Path) -> tuple[list[str], list[str]]:
+    """The names of the files, and warnings of the check of settings."""
+    from starlingmq.cli.start_check import check_start
+    from starlingmq.config.settings import load_config
+    from starlingmq.migrate.written_data import write_data
+    from starlingmq.migrate.written_settings import DATA, SETTINGS, write_settings
+
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written = write_settings(found, tree, out)
+    config = load_config(out / SETTINGS)
+    if found.persistent:
+        (out / DATA).mkdir(mode=0o700)
+        asyncio.run(write_data(config, found))
+        written.append(DATA)
+    try:
+        return written, check_start(config)
+    except Exception as error:  # files of the other broker, such as its certificates, may be elsewhere
+        if not type(error).__module__.startswith("starlingmq.") and not isinstance(error, OSError):
+            raise
+        found.needs("settings", str(out / SETTINGS), f"a broker does not start with them yet: {error}")
+        return written, []
+
+
+def _as_json(found: Description, out: Path, written: list[str], warnings: list[str]) -> dict[str, Any]:
+    return {
+        "out": str(out),
+        "written": written,
+        "carried": found.carried,
+        "not_needed": [asdict(line) for line in found.not_needed],
+        "attention": [asdict(line) for line in found.attention],
+        "warnings": warnings,
+    }
+
+
+def _report(found: Description, out: Path, written: list[str], warnings: list[str]) -> None:
+    print("carried over:", ", ".join(f"{number} {what}" for what, number in found.carried.items()) or "nothing")
+    for heading, lines in (("not needed", found.not_needed), ("needs attention", found.attention)):
+        if lines:
+            print(f"{heading}:")
+        for line in lines:
+            print(f"  {line.where}: {line.option}: {line.remedy}")
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if not written:
+        print("nothing was written (--dry-run)")
+        return
+    print(f"written to {out}: {', '.join(written)}")
+    if os.geteuid() == 0:
+        print(
+            f"warning: {out} belongs to root; if the broker runs as another user: chown -R USER: {out}", file=sys.stderr
+        )
+    print(f"start: starlingmq serve -c {out / 'starlingmq.yaml'}")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as found:
+            found.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
