@@ -115,6 +115,7 @@ def _write(found: Description, tree: dict[str, Any], out: Path) -> tuple[list[st
     from starlingmq.migrate.written_data import write_data
     from starlingmq.migrate.written_settings import DATA, SETTINGS, write_settings
 
+    os.umask(0o077)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     written = write_settings(found, tree, out)
     config = load_config(out / SETTINGS)

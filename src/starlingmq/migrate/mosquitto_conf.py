@@ -387,7 +387,7 @@ class _Conf:
         self.into.persistent = True
         location = self.globals.get("persistence_location")
         name = self.globals["persistence_file"].value if "persistence_file" in self.globals else "mosquitto.db"
-        path = self._path(line._replace(value=f"{location.value if location else ''}{name}"))
+        path = self._path((location or line)._replace(value=str(Path(location.value if location else "", name))))
         if not path.exists():
             remedy = f"{path} does not exist: stop mosquitto, so that it writes the file, or give its copy as FILE"
             self.into.needs("persistence true", line.where, remedy)

@@ -1,7 +1,9 @@
 """The persistence file of mosquitto (``mosquitto.db``), formats 5 (1.6) and 6 (2.0, 2.1).
 
 A header (15 bytes of magic, 4 unused, 4 of the format), then chunks: type, length, content. Lengths and numbers of 16
-and 32 bits are in network order; those of 64 bits are as the machine had them, little-endian here. What a chunk becomes:
+and 32 bits are in network order; those of 64 bits are as the machine had them, little-endian here.
+
+What a chunk becomes:
 
 | chunk | here |
 |---|---|
