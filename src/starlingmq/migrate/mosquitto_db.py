@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from starlingmq.core.topics.topics import parse_share, valid_filter, valid_topic
+from starlingmq.core.topics.topics import parse_share, valid_filter, valid_text, valid_topic
 from starlingmq.migrate.described import (
     PUBLISHED,
     RELEASED,
@@ -99,7 +99,7 @@ def read_database(data: bytes, name: str, now: float) -> Persisted:
     for kind, start, chunk in _chunks(data, name):
         try:
             reader.take(kind, chunk)
-        except (_Damaged, struct.error, MqttError, UnicodeDecodeError) as error:
+        except (_Damaged, struct.error, MqttError, ValueError) as error:
             why = str(error) if isinstance(error, _Damaged) else "its content is damaged"
             raise MigrationError(f"{name}: offset {start}: {why} (chunk {kind})") from None
     return reader.found()
@@ -192,8 +192,8 @@ class _Reader:
 
     def _session(self, raw: bytes) -> StoredSession:
         client_id = raw.decode()
-        if not client_id:
-            raise _Damaged("a client id is empty")
+        if not client_id or not valid_text(raw):
+            raise _Damaged("a client id is empty or invalid")
         if client_id not in self.sessions:
             self.sessions[client_id] = StoredSession(client_id, None, 0, 0.0)
         return self.sessions[client_id]
