@@ -79,7 +79,7 @@ def nats(
     settings need attention."""
     from starlingmq.migrate.nats_conf import read_nats
 
-    return _migrate(lambda: read_nats(file), out, dry_run, json_)
+    return _migrate(lambda: read_nats(file, os.environ), out, dry_run, json_)
 
 
 def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json: bool) -> int:
