@@ -1,14 +1,15 @@
-"""The text of nats-server.conf: JSON without most of its quotes, or keys with ``=``, ``:`` or a blank.
+r"""The text of nats-server.conf: JSON without most of its quotes, or keys with ``=``, ``:`` or a blank.
 
 ::
 
     key = value   key: value   key value      separated by line ends, commas or semicolons
     { ... }  [ ... ]  ( lines )               maps, lists, text up to a line with )
-    "text\\n"  'text'  text                    bare text ends at a blank, comma, semicolon, ] or }
+    "text\n"  'text'  text                    bare text ends at a blank, comma, semicolon, ] or }
     10  10k 10kb 10KiB  1.5  true yes on       k is 1000; kb, ki and kib are 1024
     $NAME                                     a key of this or an outer map, else a variable of the environment
     include 'file'   # comment   // comment
 
+Three quotes around several lines are HOCON, which is read likewise: files of EMQX use no more of it than this.
 Every value knows its place, for messages. Raises MigrationError with one line for text that nats-server refuses, too.
 """
 
@@ -30,6 +31,7 @@ KEY: Final = re.compile(r"[^\s:={]+")
 SEPARATOR: Final = re.compile(r"\s*[:=]?\s*")
 QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'', re.DOTALL)
 BLOCK: Final = re.compile(r"\(\s*\n(.*?)\n\s*\)", re.DOTALL)
+TRIPLE: Final = re.compile(r'"""~?\n?(.*?)~?"""', re.DOTALL)
 ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
 BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 DEPTH_MAX: Final = 50
@@ -46,17 +48,29 @@ class Found(NamedTuple):
 Map = dict[str, Found]
 
 
-def parse_nats(text: str, path: Path, environment: Mapping[str, str], read: Callable[[Path], str]) -> Map:
-    """The map of a file; keys as written, but of variables that others use only."""
+def parse_nats(text: str, path: Path, environment: Mapping[str, str] | None, read: Callable[[Path], str]) -> Map:
+    """The map of a file; keys as written, without those that are used as variables. ``environment`` None: text that
+    begins with $ is no variable."""
     used: set[str] = set()
     found: Map = {}
     _Parser(text, path, environment, read, used).into(found, [found], 0)
     return {key: value for key, value in found.items() if key not in used}
 
 
+def plain_value(text: str, sizes: bool = True) -> Any:
+    """The number or truth that a bare text is; else the text. ``sizes``: a number may have a unit of size."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    number = NUMBER.fullmatch(text)
+    if number is None or (number[2] and not sizes):
+        return float(text) if FLOAT.fullmatch(text) else text
+    power = POWERS.index(number[2].lower()) + 1 if number[2] else 0
+    return int(number[1]) * (1024 if number[3] else 1000) ** power
+
+
 class _Parser:
     def __init__(
-        self, text: str, path: Path, environment: Mapping[str, str], read: Callable[[Path], str], used: set[str]
+        self, text: str, path: Path, environment: Mapping[str, str] | None, read: Callable[[Path], str], used: set[str]
     ) -> None:
         self.text = text
         self.path = path
@@ -108,10 +122,10 @@ class _Parser:
         if sign == "[":
             self.at += 1
             return Found(self._list(scopes, depth + 1), where)
+        if block := self._match(TRIPLE) or self._match(BLOCK):
+            return Found(block[1], where)
         if quoted := self._match(QUOTED):
             return Found(self._unquoted(quoted), where)
-        if block := self._match(BLOCK):
-            return Found(block[1], where)
         return Found(self._bare(self._need(BARE, "a value")[0], scopes), where)
 
     def _list(self, scopes: list[Map], depth: int) -> list[Found]:
@@ -126,7 +140,7 @@ class _Parser:
             found.append(self._value(scopes, depth))
 
     def _bare(self, text: str, scopes: list[Map]) -> Any:
-        if text.startswith("$") and not text.startswith(BCRYPT):
+        if self.environment is not None and text.startswith("$") and not text.startswith(BCRYPT):
             name = text[1:]
             for scope in reversed(scopes):
                 if name in scope:
@@ -135,13 +149,7 @@ class _Parser:
             if name not in self.environment:
                 raise self._error(f"the variable {name} is not set, neither in the file nor in the environment")
             return self._bare(self.environment[name], [])
-        if text.lower() in WORDS:
-            return WORDS[text.lower()]
-        number = NUMBER.fullmatch(text)
-        if number is None:
-            return float(text) if FLOAT.fullmatch(text) else text
-        power = POWERS.index(number[2].lower()) + 1 if number[2] else 0
-        return int(number[1]) * (1024 if number[3] else 1000) ** power
+        return plain_value(text, self.environment is not None)
 
     def _skip(self) -> None:
         self._match(BLANKS)

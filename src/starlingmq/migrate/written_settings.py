@@ -32,6 +32,9 @@ def settings_tree(found: Description, out: Path, ipv6: bool) -> Tree:
     if found.persistent:
         tree["node"] = {"data_dir": str(out / DATA)}
     if found.addresses:
+        for address in found.addresses:
+            tls = address.options.get("tls", {})
+            tls.update({key: str(out / value) for key, value in tls.items() if str(value) in found.secrets})
         tree["listeners"] = [entry for address in found.addresses for entry in _listeners(address, ipv6)]
     for path, value in sorted(found.settings.items()):
         set_path(tree, path.split("."), value)
