@@ -221,7 +221,8 @@ def test_users_as_the_dashboard_exports_them_are_read(name: str, tmp_path: Path)
         {"user_id": "ann", "password_hash": BCRYPT.decode(), "salt": "s", "is_superuser": True},
         {"user_id": "eve", "password_hash": "ab", "salt": "s", "is_superuser": False},
     ]
-    lines = [",".join(users[0]), *(",".join(map(str, user.values())) for user in users)]
+    lines = ["user_id,password_hash,salt,is_superuser"]
+    lines += [",".join(map(str, user.values())) for user in users]
     found = read(tmp_path, name, json.dumps(users) if name.endswith("json") else "\n".join(lines))
     assert found.users == {"ann": BCRYPT.decode()} and found.settings["auth.allow_anonymous"] is False
     assert found.rules is not None and found.rules[0]["users"] == ["ann"]

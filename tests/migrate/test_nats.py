@@ -19,7 +19,7 @@ from starlingmq.config.settings import Config
 from starlingmq.config.tree_builder import read_yaml, settings
 from starlingmq.migrate.described import Description, MigrationError
 from starlingmq.migrate.nats_conf import NO_EQUIVALENT, NOT_NEEDED, READ, SETTINGS, read_nats
-from starlingmq.migrate.nats_text import Found, parse_nats
+from starlingmq.migrate.nats_text import Placed, parse_nats
 from starlingmq.migrate.written_settings import check_settings, rules_tree, settings_tree
 from tests.cli.commands import run
 from tests.client.brokers import ended
@@ -38,7 +38,7 @@ def parsed(text: str, environment: dict[str, str] | None = None, **files: str) -
     return {key: plain(found) for key, found in parse_nats(text, Path("n.conf"), environment or {}, read).items()}
 
 
-def plain(found: Found) -> Any:
+def plain(found: Placed) -> Any:
     if isinstance(found.value, dict):
         return {key: plain(each) for key, each in found.value.items()}
     return [plain(each) for each in found.value] if isinstance(found.value, list) else found.value

@@ -29,7 +29,7 @@ from starlingmq.core.topics.topics import valid_topic
 from starlingmq.migrate.described import Address, Attention, Description, MigrationError, StoredMessage, read_bytes
 from starlingmq.migrate.emqx_rules import rules_of
 from starlingmq.migrate.erlang_terms import HEADER, parse_terms, read_table
-from starlingmq.migrate.nats_text import Found, Map, parse_nats, plain_value
+from starlingmq.migrate.nats_text import Map, Placed, parse_nats, plain_value
 from starlingmq.wire.properties import RULES, Properties, encode_property_bytes
 
 SETTINGS: Final = {
@@ -398,7 +398,7 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _section(found: Found | None) -> Map:
+def _section(found: Placed | None) -> Map:
     return found.value if found is not None and isinstance(found.value, dict) else {}
 
 
@@ -418,12 +418,12 @@ def _expanded(found: Map) -> Map:
         value = _expanded(each.value) if isinstance(each.value, dict) else each.value
         below, *levels = key.split(".")[::-1]
         for level in [below, *levels][:-1]:
-            value = {level: Found(value, each.where)}
+            value = {level: Placed(value, each.where)}
         first = key.split(".")[0]
         known = whole.get(first)
         if known is not None and isinstance(known.value, dict) and isinstance(value, dict):
             value = _merged(known.value, value)
-        whole[first] = Found(value, each.where)
+        whole[first] = Placed(value, each.where)
     return whole
 
 
@@ -432,7 +432,7 @@ def _merged(first: Map, second: Map) -> Map:
     for key, found in second.items():
         known = both.get(key)
         if known is not None and isinstance(known.value, dict) and isinstance(found.value, dict):
-            found = Found(_merged(known.value, found.value), found.where)
+            found = Placed(_merged(known.value, found.value), found.where)
         both[key] = found
     return both
 

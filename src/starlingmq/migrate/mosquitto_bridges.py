@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlingmq.migrate.described import BridgeLink, BridgeTopic, Description
-
-if TYPE_CHECKING:
-    from starlingmq.migrate.mosquitto_conf import Line
+from starlingmq.migrate.mosquitto_options import Line
 
 VERSIONS: Final = {"mqttv31": "3.1.1", "mqttv311": "3.1.1", "mqttv50": "5.0"}
 DIRECTIONS: Final = ("in", "out", "both")

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from starlingmq.migrate.described import Address, Description, MigrationError, read_bytes, read_text
+from starlingmq.migrate.described import Address, Attention, Description, MigrationError, read_bytes, read_text
 from starlingmq.migrate.mosquitto_access import ANONYMOUS, AccessLines, read_passwords, read_rules
 from starlingmq.migrate.mosquitto_bridges import Bridges
 from starlingmq.migrate.mosquitto_db import NEVER, is_persistence_file, read_database
@@ -26,6 +26,7 @@ from starlingmq.migrate.mosquitto_options import (
     PREFIXES,
     READ,
     SETTINGS,
+    Line,
 )
 
 MAX_PACKET: Final = 268_435_455
@@ -39,12 +40,6 @@ TLS_FLAGS: Final = {
 }
 SECURITY: Final = ("acl_file", "allow_anonymous", "password_file")
 INCLUDED_MAX: Final = 1000  # files
-
-
-class Line(NamedTuple):
-    option: str
-    value: str
-    where: str
 
 
 @dataclass(slots=True)
@@ -152,7 +147,7 @@ class _Conf:
         else:
             self.globals[option] = line
         if option in NOT_NEEDED:
-            self.into.not_needed.append(_attention(line, NOT_NEEDED[option]))
+            self.into.not_needed.append(Attention(option, line.where, NOT_NEEDED[option]))
         elif option in NO_EQUIVALENT and line.value not in HARMLESS.get(option, ()):
             self.into.needs(f"{option} {_shown(line)}".strip(), line.where, NO_EQUIVALENT[option])
         elif option in SETTINGS:
@@ -402,12 +397,6 @@ def _of(lines: AccessLines, names: list[str] | None) -> list[dict[str, Any]]:
         if not names:
             lines.patterns = {}
     return lines.rules(names)
-
-
-def _attention(line: Line, remedy: str) -> Any:
-    from starlingmq.migrate.described import Attention
-
-    return Attention(line.option, line.where, remedy)
 
 
 def _shown(line: Line) -> str:

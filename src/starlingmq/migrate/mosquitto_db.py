@@ -95,7 +95,7 @@ def read_database(data: bytes, name: str, now: float) -> Persisted:
             f"{name}: offset {len(MAGIC) + 4}: format {version} is not supported (5 and 6 are); "
             "start a mosquitto 2 with it once and stop it, which writes format 6"
         )
-    reader = _Reader(version, now)
+    reader = _DatabaseReader(version, now)
     for kind, start, chunk in _chunks(data, name):
         try:
             reader.take(kind, chunk)
@@ -146,7 +146,7 @@ class _Cut:
         return dict(found)
 
 
-class _Reader:
+class _DatabaseReader:
     def __init__(self, version: int, now: float) -> None:
         self.version = version
         self.now = now

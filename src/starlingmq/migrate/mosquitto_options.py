@@ -6,7 +6,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
+
+
+class Line(NamedTuple):
+    """An option with its value, and its place (``file:line``)."""
+
+    option: str
+    value: str
+    where: str
+
 
 SETTINGS: Final = {
     "allow_zero_length_clientid": ("mqtt.empty_client_id", "bool"),

@@ -15,7 +15,7 @@ from starlingmq.auth.password_file import BCRYPT_HASH, HASHER
 from starlingmq.auth.token_file import TOKEN_SIGNS_MIN
 from starlingmq.config.nkeys import user_key
 from starlingmq.migrate.described import Address, Attention, Description, read_text
-from starlingmq.migrate.nats_text import Found, Map, parse_nats
+from starlingmq.migrate.nats_text import Map, Placed, parse_nats
 from starlingmq.wire.nats_subjects import filter_of
 
 SETTINGS: Final = {
@@ -146,7 +146,7 @@ class _Nats:
         if "client_advertise" in self.top:
             into.settings["nats.connect_urls"] = [str(self.top["client_advertise"].value)]
 
-    def _setting(self, key: str, found: Found) -> None:
+    def _setting(self, key: str, found: Placed) -> None:
         path, value = SETTINGS[key], found.value
         if path in DURATIONS:
             value = _seconds(value)
@@ -249,7 +249,7 @@ class _Nats:
             port = section["port"].value
         return _host_port(section["listen"].value, port) if "listen" in section else (host, port)
 
-    def _tls(self, found: Found | None) -> dict[str, Any]:
+    def _tls(self, found: Placed | None) -> dict[str, Any]:
         if found is None or not isinstance(found.value, dict):
             return {}
         section, tls = _lower(found.value), dict[str, Any]()
@@ -293,9 +293,9 @@ class _Nats:
         closed = bool(section) or any(key in self.top for key in ("accounts", "operator", "trusted", "trusted_keys"))
         into.settings["auth.allow_anonymous"] = not closed
 
-    def _user(self, user: Map, where: str, default: Found | None) -> None:
+    def _user(self, user: Map, where: str, default: Placed | None) -> None:
         into = self.into
-        name = str((user.get("user") or user.get("username") or Found("", "")).value)
+        name = str((user.get("user") or user.get("username") or Placed("", "")).value)
         if "nkey" in user:
             name = str(user["nkey"].value)
             try:
@@ -338,12 +338,12 @@ class _Nats:
             section = _lower(found.value) if found is not None and isinstance(found.value, dict) else {}
             allowed = found if found is not None and not section else section.get("allow")
             if replies is not None and found is None and action == "publish":
-                allowed = Found([], replies.where)  # nats-server then allows replies only
+                allowed = Placed([], replies.where)  # nats-server then allows replies only
             if "deny" in section:
                 self._rules(name, "deny", action, section["deny"])
             self._rules(name, "allow", action, allowed)
 
-    def _rules(self, name: str, kind: str, action: str, found: Found | None) -> None:
+    def _rules(self, name: str, kind: str, action: str, found: Placed | None) -> None:
         actions = [action, *["group"] * (action == "subscribe" and kind == "allow")]
         if found is None:
             self.rules.append({kind: actions, "users": [name], "topics": ["#"]})
@@ -364,7 +364,7 @@ class _Nats:
         if topics:
             self.rules.append({kind: actions, "users": [name], "topics": topics})
 
-    def _token(self, found: Found) -> None:
+    def _token(self, found: Placed) -> None:
         token = str(found.value)
         if token.startswith("$2") or len(token) < TOKEN_SIGNS_MIN:
             remedy = f"write one of at least {TOKEN_SIGNS_MIN} characters, not hashed, into nats.token_file"
@@ -379,7 +379,7 @@ def _lower(section: Map) -> Map:
     return {key.lower(): found for key, found in section.items()}
 
 
-def _plain(found: Found) -> list[Any]:
+def _plain(found: Placed) -> list[Any]:
     """The values of a list, or of the one value that stands for it."""
     return [each.value for each in found.value] if isinstance(found.value, list) else [found.value]
 

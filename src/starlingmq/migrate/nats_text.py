@@ -38,14 +38,14 @@ DEPTH_MAX: Final = 50
 POWERS: Final = "kmgtpe"
 
 
-class Found(NamedTuple):
-    """A value (text, number, truth, list of Found, map of Found by key) and its place."""
+class Placed(NamedTuple):
+    """A value (text, number, truth, list of Placed, map of Placed by key) and its place."""
 
     value: Any
     where: str
 
 
-Map = dict[str, Found]
+Map = dict[str, Placed]
 
 
 def parse_nats(text: str, path: Path, environment: Mapping[str, str] | None, read: Callable[[Path], str]) -> Map:
@@ -110,28 +110,28 @@ class _Parser:
                 below = _Parser(self.read(path), path, self.environment, self.read, self.used)
                 below.into(found, scopes, depth + 1)
             else:
-                found[key] = Found(self._value(scopes, depth).value, where)
+                found[key] = Placed(self._value(scopes, depth).value, where)
 
-    def _value(self, scopes: list[Map], depth: int) -> Found:
+    def _value(self, scopes: list[Map], depth: int) -> Placed:
         where, sign = self._where(), self.text[self.at : self.at + 1]
         if sign == "{":
             self.at += 1
             inner: Map = {}
             self._keys(inner, [*scopes, inner], "}", depth + 1)
-            return Found(inner, where)
+            return Placed(inner, where)
         if sign == "[":
             self.at += 1
-            return Found(self._list(scopes, depth + 1), where)
+            return Placed(self._list(scopes, depth + 1), where)
         if block := self._match(TRIPLE) or self._match(BLOCK):
-            return Found(block[1], where)
+            return Placed(block[1], where)
         if quoted := self._match(QUOTED):
-            return Found(self._unquoted(quoted), where)
-        return Found(self._bare(self._need(BARE, "a value")[0], scopes), where)
+            return Placed(self._unquoted(quoted), where)
+        return Placed(self._bare(self._need(BARE, "a value")[0], scopes), where)
 
-    def _list(self, scopes: list[Map], depth: int) -> list[Found]:
+    def _list(self, scopes: list[Map], depth: int) -> list[Placed]:
         if depth > DEPTH_MAX:
             raise self._error("too many levels")
-        found: list[Found] = []
+        found: list[Placed] = []
         while True:
             self._skip()
             if self.text.startswith("]", self.at):
