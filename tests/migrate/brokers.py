@@ -1,4 +1,4 @@
-"""The broker that is migrated, and ours with what was written, each in a process of its own."""
+"""The broker that is migrated, and StarlingMQ with what was written, each in a process of its own."""
 
 from __future__ import annotations
 

@@ -288,7 +288,8 @@ def test_a_rule_without_equivalent_is_named_with_its_line(text: str, tmp_path: P
 
 @given(st.data())
 def test_a_damaged_table_gives_rows_or_one_line_with_the_offset(data: st.DataObject) -> None:
-    damaged = bytearray(table("emqx_acl", *TABLES_WRITTEN["emqx_acl"]))
+    rows: Any = TABLES_WRITTEN["emqx_acl"]
+    damaged = bytearray(table("emqx_acl", *rows))
     for _ in range(data.draw(st.integers(0, 3))):
         damaged[data.draw(st.integers(len(HEADER), len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:

@@ -113,7 +113,7 @@ async def decisions(address: str, clients: list[tuple[str | None, str]]) -> dict
             peer.send(Publish(topic.encode(), b"x", 1, packet_id=number))
             found[user, topic, "publish"] = (await peer.expect(Ack)).reason < 0x80
             if topic.startswith("$"):
-                continue  # nobody may publish there, so nothing comes
+                continue  # no client may publish there, so nothing comes
             sentinel = f"sentinel/{client_id}"
             peer.send(Subscribe(1, [SubscribeRequest(name.encode(), 0) for name in (topic, sentinel)]))
             assert (await peer.expect(Suback)).reasons[1] == 0
@@ -176,7 +176,7 @@ def test_lines_of_a_rules_file_that_cannot_be_carried_over_are_named() -> None:
     text = "user a*\ntopic read x\nuser ann\ntopic sometimes x\ntopic a#b\nfoo bar\ntopic read %c/x\ntopic\n"
     found = read_rules(text, "acl", into)
     assert [line.where for line in into.attention] == ["acl:1", "acl:4", "acl:5", "acl:6", "acl:7", "acl:8"]
-    assert found.rules(None) == []  # the topic after a* is nobody else's
+    assert found.rules(None) == []  # the topic after a* does not go to another user
 
 
 def test_a_password_that_cannot_be_carried_over_is_named_and_not_shown() -> None:

@@ -70,7 +70,7 @@ def test_every_chunk_is_read(version: int) -> None:
 
 
 def outcome(data: bytes) -> Persisted | str:
-    """What is read, or the one line about it."""
+    """The sessions and messages, or the one line of the error."""
     try:
         return read_database(data, "mosquitto.db", NOW)
     except MigrationError as error:

@@ -1,1 +1,1 @@
-"""Settings and data of other brokers, read into one description (``described``) and written as ours (``written_*``)."""
+"""Settings and data of other brokers, read into one description (``described``) and written (``written_*``)."""

@@ -1,4 +1,4 @@
-"""The description of a broker that is migrated: what its files say, in terms of no broker but ours.
+"""The description of a broker that is migrated: what its files say, in the terms of StarlingMQ.
 
 The readers (``mosquitto_conf``, ``nats_conf``, ``emqx_export``) fill it; ``written_settings`` and ``written_data``
 write it. An option is either *carried over*, or *not needed* here, or gets a line that says what to do (``Attention``).
@@ -29,8 +29,8 @@ class Attention:
 
 @dataclass(slots=True)
 class Address:
-    """A listener. ``scheme`` as in our URLs, ``host`` "" for all addresses of both families, ``path`` of a WebSocket or
-    a Unix socket, ``options`` further keys of our section of a listener."""
+    """A listener. ``scheme`` as in listeners[].url, ``host`` "" for all addresses of both families, ``path`` of a WebSocket or
+    a Unix socket, ``options`` further keys of the section of a listener."""
 
     scheme: str
     host: str = ""
@@ -116,8 +116,8 @@ class StoredSession:
 
 @dataclass(slots=True)
 class Description:
-    """``settings``: values by our path. ``rules`` in the form of our file, None: everything is allowed. ``secrets``:
-    files with secrets to write, by name; a setting that names one has the same name as value in ``files``."""
+    """``settings``: values by path. ``rules`` in the form of ``auth.acl.file``, None: everything is allowed.
+    ``secrets``: contents of files to write, by name; ``secret_settings``: the settings that name them."""
 
     addresses: list[Address] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)

@@ -373,7 +373,7 @@ def _properties(given: dict[Any, Any]) -> bytes:
 
 
 def _accepted(hashing: Map, hash_: str, salt: str) -> str:
-    """The hash in the form of our file; "" if that has none."""
+    """The hash in the form of ``auth.password.file``; "" if that has none."""
     kind = _plain(hashing, "name", "sha256")
     if BCRYPT_HASH.fullmatch(hash_):
         return hash_

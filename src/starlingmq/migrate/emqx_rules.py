@@ -1,4 +1,4 @@
-"""Rules of EMQX, from ``acl.conf`` or its built-in database, in the form of our file.
+"""Rules of EMQX, from ``acl.conf`` or its built-in database, in the form of ``auth.acl.file``.
 
 | EMQX | here |
 |---|---|
@@ -33,7 +33,7 @@ LITERAL: Final = re.compile(r"\^([\w@.:/-]*)\$")
 
 
 class _NoEquivalent(Exception):
-    """What to do in place of a rule."""
+    """The message says how to replace the rule."""
 
 
 def rules_of(term: Any, legacy: bool) -> tuple[list[dict[str, Any]], list[str]]:

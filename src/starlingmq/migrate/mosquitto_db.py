@@ -70,7 +70,7 @@ TEXT_MAX: Final = 65535
 
 @dataclass(slots=True)
 class Persisted:
-    """What the file has. Counted are sessions that have ended, messages that have expired, references to none."""
+    """The content of the file. Counted are sessions that have ended, messages that have expired, references to none."""
 
     retained: list[StoredMessage] = field(default_factory=list)
     sessions: list[StoredSession] = field(default_factory=list)
@@ -120,7 +120,7 @@ def _chunks(data: bytes, name: str) -> Iterator[tuple[int, int, bytes]]:
 
 
 class _Damaged(Exception):
-    """What is wrong with a chunk."""
+    """The message says why a chunk cannot be read."""
 
 
 class _Cut:

@@ -1,4 +1,4 @@
-"""Every option of mosquitto.conf (2.0 and 2.1), and what becomes of it.
+"""Every option of mosquitto.conf (2.0 and 2.1), and its equivalent here.
 
 ``SETTINGS``: a setting with the same meaning. ``READ``: read by ``mosquitto_conf``, into the named setting.
 ``NOT_NEEDED``: nothing has to be done. ``NO_EQUIVALENT``: what to do; not said for the values in ``HARMLESS``.

@@ -1,4 +1,4 @@
-"""Writes a description as settings, passwords and rules of ours into a new directory, and checks the settings."""
+"""Writes a description as settings, passwords and rules into a new directory, and checks the settings."""
 
 from __future__ import annotations
 
