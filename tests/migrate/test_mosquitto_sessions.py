@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from starlingmq.migrate.mosquitto_db import NEVER
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import (
@@ -25,6 +26,7 @@ from starlingmq.wire.properties import (
 from tests.peer import Peer
 
 from .brokers import migrate, mosquitto, needs_mosquitto, settings_of, starlingmq
+from .database import client, for_client, header, message, subscription
 
 pytestmark = [pytest.mark.slow, needs_mosquitto]
 
@@ -47,10 +49,10 @@ class Migrated(NamedTuple):
 
 
 async def session(address: str, client_id: str, version: int = 4, present: bool | None = None) -> Peer:
-    """A connection to a session that stays."""
+    """A connection to a session that stays. It gives a user name, which is not checked."""
     peer = await Peer.open(address, version)
     properties: Properties = {SESSION_EXPIRY_INTERVAL: HOUR} if version == 5 else {}
-    peer.send(Connect(version, client_id, False, properties=properties))
+    peer.send(Connect(version, client_id, False, username="dev", password=b"x", properties=properties))
     connack = await peer.expect(Connack)
     assert connack.reason == 0 and present in (None, connack.session_present)
     return peer
@@ -199,3 +201,52 @@ async def test_retained_messages_are_the_same_and_deleted_ones_are_gone(migrated
 async def test_a_session_that_ended_with_its_connection_is_not_there(migrated: Migrated) -> None:
     peer = await session(migrated.address, "brief", present=False)
     await peer.close()
+
+
+QUEUED = 1500  # more than mqtt.max_mqueue_len, and than one turn of the writer
+
+
+def test_a_long_queue_and_a_shared_subscription_of_a_later_version_are_kept(tmp_path: Path) -> None:
+    settings, ports = settings_of(tmp_path, "listener {0} 127.0.0.1\nallow_anonymous true\n")
+    database = tmp_path / "mosquitto.db"
+    messages = [message(number, b"q/%d" % number, b"%d" % number) for number in range(1, QUEUED + 1)]
+    database.write_bytes(
+        b"".join(
+            [
+                header(6),
+                *messages,
+                client(6, b"reader", NEVER),
+                *(for_client(number, b"reader", number, 1, 11) for number in range(1, QUEUED + 1)),
+                client(6, b"member", NEVER),
+                subscription(b"member", b"$share/g/jobs/#", 1, identifier=5),
+            ]
+        )
+    )
+    migrate("mosquitto", settings, database, out=tmp_path / "out")
+
+    async def ask(address: str) -> None:
+        reader = await session(address, "reader", present=True)
+        assert [int((await reader.message()).payload) for _ in range(QUEUED)] == list(range(1, QUEUED + 1))
+        await leave(reader)
+        member = await session(address, "member", 5, present=True)
+        async with publisher(address) as peer:
+            await peer.publish("jobs/1", b"job", 1)
+        assert (job := await member.message()).payload == b"job" and job.subscription_ids == [5]
+        await leave(member)
+
+    with starlingmq(tmp_path / "out" / "starlingmq.yaml") as addresses:
+        asyncio.run(ask(addresses[0]))
+
+
+def test_the_session_of_a_bridge_is_left_out_and_its_messages_are_named(tmp_path: Path) -> None:
+    bridge = "connection hub\naddress a\ntopic x out\n"
+    settings, _ = settings_of(tmp_path, f"listener {{0}} 127.0.0.1\n{bridge}")
+    database = tmp_path / "mosquitto.db"
+    sessions = [client(6, name, NEVER) for name in (b"local.host.hub", b"local.other")]
+    database.write_bytes(
+        b"".join([header(6), message(1, b"x", b"x"), *sessions, for_client(1, b"local.host.hub", 1, 1, 11)])
+    )
+    report = migrate("mosquitto", settings, database, out=tmp_path / "out", code=3)
+    (line,) = [line for line in report["attention"] if line["option"].startswith("session")]
+    assert line["option"] == "session local.host.hub" and "with 1 messages" in line["remedy"]
+    assert report["carried"]["sessions"] == 1

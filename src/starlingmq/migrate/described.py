@@ -29,8 +29,8 @@ class Attention:
 
 @dataclass(slots=True)
 class Address:
-    """A listener. ``scheme`` as in listeners[].url, ``host`` "" for all addresses of both families, ``path`` of a WebSocket or
-    a Unix socket, ``options`` further keys of the section of a listener."""
+    """A listener. ``scheme`` as in listeners[].url, ``host`` "" for all addresses of both families, ``path`` of a
+    WebSocket or a Unix socket, ``options`` further keys of the section of a listener."""
 
     scheme: str
     host: str = ""

@@ -72,19 +72,33 @@ def read_mosquitto(files: list[Path], now: float) -> Description:
 
 def _take_data(into: Description, data: bytes, name: str, now: float, expiration: int) -> None:
     found = read_database(data, name, now)
-    into.retained, into.sessions = found.retained, found.sessions
+    into.retained = found.retained
     for session in found.sessions:
+        if _is_of_bridge(session.client_id, into):
+            waiting = len(session.queued) + len(session.in_flight)
+            remedy = f"it is of a bridge, and left out with {waiting} messages: let mosquitto send them before it stops"
+            into.needs(f"session {session.client_id}", name, remedy)
+            continue
+        into.sessions.append(session)
         if session.expiry == NEVER and expiration:
             session.expiry = expiration
     into.count("retained messages", len(found.retained))
-    into.count("sessions", len(found.sessions))
-    for session in found.sessions:
+    into.count("sessions", len(into.sessions))
+    for session in into.sessions:
         into.count("subscriptions", len(session.subscriptions))
         into.count("queued messages", len(session.queued))
         into.count("messages in flight", len(session.in_flight))
         into.count("QoS 2 messages received and not released", len(session.held))
     if found.missing:
         into.needs("messages", name, f"{found.missing} references to messages that the file lacks were left out")
+
+
+def _is_of_bridge(client_id: str, into: Description) -> bool:
+    """Whether a session is the local side of a bridge: its client is part of mosquitto."""
+    return client_id.startswith("local.") and any(
+        client_id == f"local.{link.client_id}" if link.client_id else client_id.endswith(f".{link.name}")
+        for link in into.bridges
+    )
 
 
 class _Conf:
