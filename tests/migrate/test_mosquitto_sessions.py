@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -207,7 +208,7 @@ QUEUED = 1500  # more than mqtt.max_mqueue_len, and than one turn of the writer
 
 
 def test_a_long_queue_and_a_shared_subscription_of_a_later_version_are_kept(tmp_path: Path) -> None:
-    settings, ports = settings_of(tmp_path, "listener {0} 127.0.0.1\nallow_anonymous true\n")
+    settings, _ = settings_of(tmp_path, "listener {0} 127.0.0.1\nallow_anonymous true\n")
     database = tmp_path / "mosquitto.db"
     messages = [message(number, b"q/%d" % number, b"%d" % number) for number in range(1, QUEUED + 1)]
     database.write_bytes(
@@ -215,9 +216,9 @@ def test_a_long_queue_and_a_shared_subscription_of_a_later_version_are_kept(tmp_
             [
                 header(6),
                 *messages,
-                client(6, b"reader", NEVER),
+                client(6, b"reader", NEVER, user=b"dev"),
                 *(for_client(number, b"reader", number, 1, 11) for number in range(1, QUEUED + 1)),
-                client(6, b"member", NEVER),
+                client(6, b"member", NEVER, user=b"dev"),
                 subscription(b"member", b"$share/g/jobs/#", 1, identifier=5),
             ]
         )
@@ -243,9 +244,8 @@ def test_the_session_of_a_bridge_is_left_out_and_its_messages_are_named(tmp_path
     settings, _ = settings_of(tmp_path, f"listener {{0}} 127.0.0.1\n{bridge}")
     database = tmp_path / "mosquitto.db"
     sessions = [client(6, name, NEVER) for name in (b"local.host.hub", b"local.other")]
-    database.write_bytes(
-        b"".join([header(6), message(1, b"x", b"x"), *sessions, for_client(1, b"local.host.hub", 1, 1, 11)])
-    )
+    queued = for_client(1, b"local.host.hub", 1, 1, 11)
+    database.write_bytes(b"".join([header(6), message(1, b"x", b"x"), *sessions, queued]))
     report = migrate("mosquitto", settings, database, out=tmp_path / "out", code=3)
     (line,) = [line for line in report["attention"] if line["option"].startswith("session")]
     assert line["option"] == "session local.host.hub" and "with 1 messages" in line["remedy"]
