@@ -100,7 +100,16 @@ def test_any_bytes_after_the_header_give_a_list_or_one_line(rest: bytes) -> None
 
 def test_the_offset_is_that_of_the_damaged_chunk() -> None:
     start = header(6) + message(1, b"a/b", b"one")
-    for wrong in (message(2, b"a/#", b""), message(2, b"a", b"", properties=b"\x02\x01"), subscription(b"", b"a", 0)):
+    for wrong in (
+        message(2, b"a/#", b""),
+        message(2, b"a", b"", properties=b"\x02\x01"),
+        subscription(b"", b"a", 0),
+        subscription(b"s", b"$share/g", 0),
+        client(6, b"\xff", 1),
+        client(6, b"s", 1, user=b"\xff"),
+        retained(1)[:-1],
+        chunk(4, b"short"),
+    ):
         assert str(outcome(start + wrong)).startswith(f"mosquitto.db: offset {len(start)}: ")
     assert "format 4 is not supported" in str(outcome(header(4)))
 
