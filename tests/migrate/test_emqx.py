@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from starlingmq.auth import hashing
 from starlingmq.auth.password_file import read_passwords
-from starlingmq.config.settings import Config
+from starlingmq.config.settings import Config, from_tree
 from starlingmq.config.tree_builder import read_yaml, settings
 from starlingmq.migrate.described import Description, MigrationError
 from starlingmq.migrate.emqx_export import NO_EQUIVALENT, NOT_NEEDED, READ, SETTINGS, TABLES, read_emqx
 from starlingmq.migrate.emqx_rules import rules_of
 from starlingmq.migrate.erlang_terms import HEADER, parse_terms, read_table
-from starlingmq.migrate.written_settings import check_settings, rules_tree, settings_tree
+from starlingmq.migrate.written_settings import rules_tree, settings_tree
 from starlingmq.wire.mqtt import Publish, Suback, Subscribe, SubscribeRequest
 from tests.peer import Peer
 
@@ -134,7 +134,7 @@ def export(path: Path, conf: str, tables: dict[str, Any]) -> Path:
 
 def tree_of(found: Description, tmp_path: Path) -> dict[str, Any]:
     tree = settings_tree(found, tmp_path, ipv6=False)
-    check_settings(tree)
+    from_tree(tree)
     return tree
 
 

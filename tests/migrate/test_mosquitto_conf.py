@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from starlingmq.config.settings import Config
+from starlingmq.config.settings import Config, from_tree
 from starlingmq.config.tree_builder import read_yaml, settings
 from starlingmq.migrate.described import Description
 from starlingmq.migrate.mosquitto_conf import read_mosquitto
@@ -23,7 +23,7 @@ from starlingmq.migrate.mosquitto_options import (
     SETTINGS,
     known,
 )
-from starlingmq.migrate.written_settings import check_settings, settings_tree
+from starlingmq.migrate.written_settings import settings_tree
 from tests.cli.commands import run
 
 OF_THE_MANUAL = """
@@ -62,7 +62,7 @@ def read(tmp_path: Path, text: str) -> Description:
 
 def tree_of(tmp_path: Path, text: str, ipv6: bool = False) -> dict[str, Any]:
     tree = settings_tree(read(tmp_path, text), tmp_path, ipv6)
-    check_settings(tree)
+    from_tree(tree)
     return tree
 
 
@@ -203,6 +203,7 @@ bridge_cafile /ca.pem
 bridge_insecure true
 bridge_alpn mqtt
 keepalive_interval 17
+bridge_receive_maximum 9
 bridge_outgoing_retain false
 try_private true
 round_robin true
@@ -211,35 +212,41 @@ connection second
 address c.example:99
 topic "" out 0 here there
 topic x in 1
+topic $SYS/# in 1
+bridge_capath /certs
+notifications_local_only true
 remote_clientid two
 """
 BRIDGES = [
     {
         "name": "hub",
         "servers": ["mqtts://a.example:1884", "mqtts://b.example:8883"],
-        "version": "5.0",
-        "start": "lazy",
         "topics": [
             {"filter": "sensors/#", "direction": "out", "qos": 1, "local_prefix": "local/", "remote_prefix": "remote/"},
             {"filter": "with space/#", "direction": "in", "qos": 2, "remote_prefix": "there/"},
             {"filter": "plain", "direction": "out", "qos": 0},
             {"filter": "#", "direction": "both", "qos": 0},
         ],
+        "version": "5.0",
+        "notifications": "off",
+        "start": "lazy",
+        "keep_alive": 17,
+        "max_inflight": 9,
+        "retain": False,
         "client_id": "site",
         "credentials": {"username": "ann", "password_file": "{out}/bridge-hub.password"},
-        "tls": {"ca": "/ca.pem", "verify": False, "alpn": "mqtt"},
-        "keepalive": 17,
-        "retain": False,
+        "tls": {"ca": "/ca.pem", "insecure": True, "alpn": ["mqtt"]},
     },
     {
         "name": "second",
-        "servers": ["mqtt://c.example:99"],
+        "servers": ["mqtts://c.example:99"],
+        "topics": [
+            {"filter": "", "direction": "out", "qos": 0, "local_prefix": "here", "remote_prefix": "there"},
+            {"filter": "x", "direction": "in", "qos": 1},
+        ],
         "version": "3.1.1",
-        "start": "automatic",
-        "topics": [{"filter": "x", "direction": "in", "qos": 1}],
+        "notifications": "local",
         "client_id": "two",
-        "keepalive": 60,
-        "retain": True,
     },
 ]
 
@@ -249,9 +256,8 @@ def test_bridges_become_entries_and_their_secrets_private_files(tmp_path: Path) 
     settings.write_text(BRIDGE, encoding="utf-8")
     code, output, errors = run("migrate", "mosquitto", str(settings), "--out", str(out))
     assert code == 3 and b"top-secret" not in output and "top-secret" not in errors
-    assert b"mosquitto.conf:22: topic" in output
-    written = [path for path in out.iterdir() if b"servers:" in path.read_bytes()]
-    found = read_yaml(written[0])["bridges"]
+    assert b"mosquitto.conf:25: topic $SYS/# in 1" in output
+    found = read_yaml(out / "starlingmq.yaml")["bridges"]
     assert found == json.loads(json.dumps(BRIDGES).replace("{out}", str(out)))
     secret = out / "bridge-hub.password"
     assert secret.read_text(encoding="utf-8") == "top-secret\n"

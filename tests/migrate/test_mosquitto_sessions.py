@@ -97,8 +97,8 @@ async def left_at_mosquitto(address: str) -> None:
         await peer.publish("kept/gone", b"gone", 1, retain=True)
         await peer.publish("kept/gone", b"", 1, retain=True)
     releasing = await session(address, "releasing", present=False)
-    for packet_id, name in ((7, b"released"), (8, b"repeated")):
-        releasing.send(Publish(b"fly/" + name, name, 2, packet_id=packet_id))
+    for packet_id, text in ((7, b"released"), (8, b"repeated")):
+        releasing.send(Publish(b"fly/" + text, text, 2, packet_id=packet_id))
         assert (await releasing.expect(Ack)).type == PUBREC
     await leave(releasing)
     five = await session(address, "five", 5)

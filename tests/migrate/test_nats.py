@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import nats
 from starlingmq.auth.password_file import read_passwords
 from starlingmq.cli.local_cluster import free_ports
-from starlingmq.config.settings import Config
+from starlingmq.config.settings import Config, from_tree
 from starlingmq.config.tree_builder import read_yaml, settings
 from starlingmq.migrate.described import Description, MigrationError
 from starlingmq.migrate.nats_conf import NO_EQUIVALENT, NOT_NEEDED, READ, SETTINGS, read_nats
 from starlingmq.migrate.nats_text import Placed, parse_nats
-from starlingmq.migrate.written_settings import check_settings, rules_tree, settings_tree
+from starlingmq.migrate.written_settings import rules_tree, settings_tree
 from tests.cli.commands import run
 from tests.client.brokers import ended
 
@@ -104,7 +104,7 @@ def read(tmp_path: Path, text: str) -> Description:
 
 def tree_of(found: Description, tmp_path: Path) -> dict[str, Any]:
     tree = settings_tree(found, tmp_path, ipv6=False)
-    check_settings(tree)
+    from_tree(tree)
     return tree
 
 

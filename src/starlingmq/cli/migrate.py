@@ -83,14 +83,15 @@ def nats(
 
 
 def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json: bool) -> int:
-    from starlingmq.migrate.written_settings import check_settings, rules_tree, settings_tree
+    from starlingmq.config.settings import from_tree
+    from starlingmq.migrate.written_settings import rules_tree, settings_tree
 
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: is not an empty directory; give another one with --out")
     found = read()
     tree = settings_tree(found, out, _has_ipv6())
-    check_settings(tree)
+    from_tree(tree)
     if found.rules is not None:
         rules_tree(found)
     written: list[str] = []

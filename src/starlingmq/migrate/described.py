@@ -40,27 +40,17 @@ class Address:
 
 
 @dataclass(slots=True)
-class BridgeTopic:
-    filter: str
-    direction: str
-    qos: int
-    local_prefix: str
-    remote_prefix: str
-
-
-@dataclass(slots=True)
 class BridgeLink:
+    """A bridge. ``options``: further keys of an entry of ``bridges``; ``topics`` as in an entry."""
+
     name: str
     servers: list[str] = field(default_factory=list)
-    version: str = "3.1.1"
-    start: str = "automatic"
-    topics: list[BridgeTopic] = field(default_factory=list)
+    topics: list[dict[str, Any]] = field(default_factory=list)
     client_id: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
     tls: dict[str, Any] = field(default_factory=dict)
-    keepalive: int = 60
-    retain: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from starlingmq.migrate.described import BridgeLink, BridgeTopic, Description
+from starlingmq.config.bridges_section import BridgeConfig, BridgeTopic, check_bridges
+from starlingmq.config.section_types import ConfigError
+from starlingmq.config.tree_builder import build
+from starlingmq.migrate.described import BridgeLink, Description
 from starlingmq.migrate.mosquitto_options import Line
 
-VERSIONS: Final = {"mqttv31": "3.1.1", "mqttv311": "3.1.1", "mqttv50": "5.0"}
-DIRECTIONS: Final = ("in", "out", "both")
-STARTS: Final = ("automatic", "lazy", "once")
+VALUES: Final[dict[str, dict[str, Any]]] = {
+    "bridge_protocol_version": {"mqttv31": "3.1.1", "mqttv311": "3.1.1", "mqttv50": "5.0"},
+    "bridge_outgoing_retain": {"true": True, "1": True, "false": False, "0": False},
+    "notifications": {"true": "both", "1": "both", "false": "off", "0": "off"},
+    "notifications_local_only": {"true": "local", "1": "local", "false": "both", "0": "both"},
+    "start_type": {"automatic": "automatic", "lazy": "lazy", "once": "once"},
+}
+KEYS: Final = {
+    "bridge_protocol_version": "version",
+    "bridge_outgoing_retain": "retain",
+    "bridge_receive_maximum": "max_inflight",
+    "keepalive_interval": "keep_alive",
+    "notifications": "notifications",
+    "notifications_local_only": "notifications",
+    "start_type": "start",
+}
+TLS_KEYS: Final = {"bridge_cafile": "ca", "bridge_certfile": "cert", "bridge_keyfile": "key"}
+TEXTS: Final = {
+    "clientid": "client_id",
+    "password": "password",
+    "remote_clientid": "client_id",
+    "remote_password": "password",
+    "remote_username": "username",
+    "username": "username",
+}
 TLS_PORT: Final = 8883
 PORT: Final = 1883
 TRUE: Final = ("true", "1")
-TLS_KEYS: Final = {"bridge_cafile": "ca", "bridge_certfile": "certificate", "bridge_keyfile": "key"}
+NAME: Final = r"[A-Za-z0-9._-]{1,64}"
 
 
 class Bridges:
@@ -30,7 +56,7 @@ class Bridges:
 
     def begin(self, line: Line) -> None:
         self.end()
-        self.current = BridgeLink(line.value)
+        self.current = BridgeLink(line.value, options={"version": "3.1.1", "notifications": "both"})
         self._where, self._addresses, self._secure = line.where, [], False
 
     def end(self) -> None:
@@ -45,9 +71,12 @@ class Bridges:
         if not link.servers or not link.topics:
             self.into.needs(f"connection {link.name}", self._where, "it has no address or no topic: left out")
             return
+        if re.fullmatch(NAME, link.name) is None:
+            remedy = "other signs than letters, digits, dots, dashes and underscores are underscores now"
+            self.into.needs(f"connection {link.name}", self._where, remedy)
         if not link.client_id:
             remedy = (
-                "mosquitto's is HOSTNAME.NAME: set client_id of the bridge to it, for what waits at the other broker"
+                "mosquitto's is HOSTNAME.NAME: set client_id to it, for messages that wait at the other broker"
             )
             self.into.needs(f"connection {link.name}: no remote_clientid", self._where, remedy)
         self.into.bridges.append(link)
@@ -61,30 +90,21 @@ class Bridges:
             self._addresses += value.split()
         elif option == "topic":
             self._topic(link, line)
-        elif option in ("remote_clientid", "clientid"):
-            link.client_id = value
-        elif option in ("remote_username", "username"):
-            link.username = value
-        elif option in ("remote_password", "password"):
-            link.password = value
+        elif option in TEXTS:
+            setattr(link, TEXTS[option], value)
         elif option in TLS_KEYS:
             self._secure = True
             link.tls[TLS_KEYS[option]] = str(path)
-        elif option == "bridge_tls_use_os_certs":
-            self._secure = self._secure or value in TRUE
+        elif option in ("bridge_tls_use_os_certs", "bridge_capath"):
+            self._secure = self._secure or value not in ("false", "0")
         elif option == "bridge_insecure":
-            if value in TRUE:
-                link.tls["verify"] = False
+            link.tls |= {"insecure": True} if value in TRUE else {}
         elif option == "bridge_alpn":
-            link.tls["alpn"] = value
-        elif option == "bridge_outgoing_retain":
-            link.retain = value in TRUE
-        elif option == "bridge_protocol_version" and value in VERSIONS:
-            link.version = VERSIONS[value]
-        elif option == "start_type" and value in STARTS:
-            link.start = value
-        elif option == "keepalive_interval" and value.isdecimal():
-            link.keepalive = int(value)
+            link.tls["alpn"] = [value]
+        elif value in VALUES.get(option, ()):
+            link.options[KEYS[option]] = VALUES[option][value]
+        elif option in ("keepalive_interval", "bridge_receive_maximum") and value.isdecimal():
+            link.options[KEYS[option]] = int(value)
         else:
             self.into.needs(f"{option} {value}", line.where, "this value is not known: set it in bridges")
 
@@ -94,10 +114,16 @@ class Bridges:
         except ValueError:
             words = []
         pattern, direction, qos, local, remote = [*words, *["", "out", "0", "", ""][len(words) :]][:5]
-        if not words or len(words) > 5 or direction not in DIRECTIONS or qos not in ("0", "1", "2"):
+        if not words or len(words) > 5 or not qos.isdecimal():
             self.into.needs(f"topic {line.value}", line.where, "expected PATTERN DIRECTION QOS PREFIX PREFIX")
-        elif not pattern:
-            remedy = "a bridge that only renames one topic is not supported: publish to the other name"
-            self.into.needs(f"topic {line.value}", line.where, remedy)
-        else:
-            link.topics.append(BridgeTopic(pattern, direction, int(qos), local, remote))
+            return
+        topic: dict[str, Any] = {"filter": pattern, "direction": direction, "qos": int(qos)}
+        topic |= {key: text for key, text in (("local_prefix", local), ("remote_prefix", remote)) if text}
+        try:
+            known = build(BridgeTopic, topic)
+            check_bridges((BridgeConfig(name="x", servers=("mqtt://x",), topics=(known,)),))
+        except ConfigError as error:
+            remedy = str(error).removeprefix("bridges[0].topics[0].")
+            self.into.needs(f"topic {line.value}", line.where, f"it is left out: {remedy}")
+            return
+        link.topics.append(topic)

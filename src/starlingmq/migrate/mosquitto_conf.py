@@ -152,7 +152,7 @@ class _Conf:
         elif option == "listener":
             self.bridges.end()
             self._begin_listener(line)
-        elif self.bridges.current is not None and option in OF_BRIDGES:
+        elif self.bridges.current is not None and (option in OF_BRIDGES or option == "bridge_capath"):
             self.bridges.take(line, self._path(line))
         elif option in OF_BRIDGES:
             self.into.needs(option, line.where, "it does not follow a connection: remove it")

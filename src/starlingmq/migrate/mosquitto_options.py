@@ -83,14 +83,17 @@ OF_BRIDGES: Final = {
     "addresses": "servers",
     "bridge_alpn": "tls.alpn",
     "bridge_cafile": "tls.ca",
-    "bridge_certfile": "tls.certificate",
-    "bridge_insecure": "tls.verify",
+    "bridge_certfile": "tls.cert",
+    "bridge_insecure": "tls.insecure",
     "bridge_keyfile": "tls.key",
     "bridge_outgoing_retain": "retain",
     "bridge_protocol_version": "version",
+    "bridge_receive_maximum": "max_inflight",
     "bridge_tls_use_os_certs": "tls",
     "clientid": "client_id",
-    "keepalive_interval": "keepalive",
+    "keepalive_interval": "keep_alive",
+    "notifications": "notifications",
+    "notifications_local_only": "notifications",
     "password": "credentials.password_file",
     "remote_clientid": "client_id",
     "remote_password": "credentials.password_file",
@@ -109,7 +112,6 @@ NOT_NEEDED: Final = {
     "autosave_on_changes": "a message is stored before it is acknowledged",
     "bridge_attempt_unsubscribe": _TIMER,
     "bridge_max_topic_alias": _TIMER,
-    "bridge_receive_maximum": _TIMER,
     "bridge_reload_type": _TIMER,
     "bridge_tcp_keepalive": _TIMER,
     "bridge_tcp_user_timeout": _TIMER,
@@ -143,7 +145,6 @@ NOT_NEEDED: Final = {
 
 _PSK: Final = "TLS uses certificates here: give the clients certificates, or passwords over TLS"
 _PLUGIN: Final = "plugins in C are not loaded: use auth.http, auth.jwt or a hook in Python (docs/PYTHON.md)"
-_NOTIFICATION: Final = "the state of a bridge is in the metrics and the API, not in a retained message"
 _BY_BROKER: Final = "this is one setting for the whole broker here: "
 NO_EQUIVALENT: Final = {
     "accept_protocol_versions": "MQTT 3.1, 3.1.1 and 5.0 are accepted at every listener; refuse others with a hook",
@@ -175,9 +176,7 @@ NO_EQUIVALENT: Final = {
     "max_inflight_bytes": "limits.queue_bytes counts the window and the queue of a client together",
     "message_size_limit": "set limits.max_packet_size, which counts the whole packet",
     "mount_point": "no topic is changed: keep users apart by rules with %u, or rewrite topics in the hook on_publish",
-    "notification_topic": _NOTIFICATION,
-    "notifications": _NOTIFICATION,
-    "notifications_local_only": _NOTIFICATION,
+    "notification_topic": "the state of a bridge is at $SYS/broker/connection/NAME/state",
     "plugin": _PLUGIN,
     "plugin_load": _PLUGIN,
     "plugin_use": _PLUGIN,
@@ -198,8 +197,6 @@ HARMLESS: Final = {
     "local_cleansession": ("false", "0"),
     "max_inflight_bytes": ("0",),
     "message_size_limit": ("0",),
-    "notifications": ("false", "0"),
-    "notifications_local_only": ("false", "0"),
     "proxy_protocol_v2_require_tls": ("false", "0"),
     "tls_keyform": ("pem",),
     "upgrade_outgoing_qos": ("false", "0"),

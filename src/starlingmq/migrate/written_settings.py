@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,6 @@ import msgspec
 import yaml
 
 from starlingmq.auth.acl import AclFile, acl_of
-from starlingmq.config.settings import Config, from_tree
 from starlingmq.config.tree_builder import build, set_path
 from starlingmq.migrate.described import Address, BridgeLink, Description
 
@@ -19,7 +19,6 @@ SETTINGS: Final = "starlingmq.yaml"
 PASSWORDS: Final = "passwords"
 RULES: Final = "acl.yaml"
 DATA: Final = "data"
-BRIDGES: Final = "bridges"
 PRIVATE: Final = 0o600
 LOOPBACK: Final = ("127.0.0.1", "::1")
 EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 what the other broker does  # nosec B104
@@ -45,17 +44,8 @@ def settings_tree(found: Description, out: Path, ipv6: bool) -> Tree:
     for path, name in found.secret_settings.items():
         set_path(tree, path.split("."), str(out / name))
     if found.bridges:
-        tree[BRIDGES] = [bridge_entry(link, out) for link in found.bridges]
+        tree["bridges"] = [bridge_entry(link, out) for link in found.bridges]
     return tree
-
-
-def check_settings(tree: Tree) -> Config:
-    """The settings as a broker reads them. Bridges are checked once the settings know them. Raises ConfigError."""
-    return from_tree({key: value for key, value in tree.items() if key != BRIDGES or _knows_bridges()})
-
-
-def _knows_bridges() -> bool:
-    return BRIDGES in Config.__struct_fields__
 
 
 def _listeners(address: Address, ipv6: bool) -> list[Any]:
@@ -74,31 +64,20 @@ def _listeners(address: Address, ipv6: bool) -> list[Any]:
 
 def bridge_entry(link: BridgeLink, out: Path) -> Tree:
     """One entry of ``bridges``. Its password is in a file of its own."""
-    entry: Tree = {"name": link.name, "servers": link.servers, "version": link.version, "start": link.start}
-    entry["topics"] = [
-        {
-            "filter": topic.filter,
-            "direction": topic.direction,
-            "qos": topic.qos,
-            **({"local_prefix": topic.local_prefix} if topic.local_prefix else {}),
-            **({"remote_prefix": topic.remote_prefix} if topic.remote_prefix else {}),
-        }
-        for topic in link.topics
-    ]
-    if link.client_id:
-        entry["client_id"] = link.client_id
-    if link.username:
-        entry["credentials"] = {"username": link.username}
-        if link.password:
-            entry["credentials"]["password_file"] = str(out / _password_file(link))
-    if link.tls:
-        entry["tls"] = link.tls
-    return {**entry, "keepalive": link.keepalive, "retain": link.retain}
+    credentials = {"username": link.username} if link.username else {}
+    if link.password:
+        credentials["password_file"] = str(out / _password_file(link))
+    keys = {"client_id": link.client_id, "credentials": credentials, "tls": link.tls}
+    entry = {"name": _safe(link.name), "servers": link.servers, "topics": link.topics, **link.options}
+    return entry | {key: value for key, value in keys.items() if value}
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:64] or "bridge"
 
 
 def _password_file(link: BridgeLink) -> str:
-    safe = "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in link.name)
-    return f"bridge-{safe}.password"
+    return f"bridge-{_safe(link.name)}.password"
 
 
 def write_settings(found: Description, tree: Tree, out: Path) -> list[str]:
@@ -111,10 +90,6 @@ def write_settings(found: Description, tree: Tree, out: Path) -> list[str]:
     for link in found.bridges:
         if link.password:
             files[_password_file(link)] = f"{link.password}\n"
-    if BRIDGES in tree and not _knows_bridges():
-        tree = dict(tree)
-        files[f"{BRIDGES}.yaml"] = _yaml({BRIDGES: tree.pop(BRIDGES)})
-        found.needs(BRIDGES, str(out / f"{BRIDGES}.yaml"), "this version has no bridges yet: see docs/STATUS.md")
     files[SETTINGS] = _yaml(tree)
     for name, text in files.items():
         descriptor = os.open(out / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
