@@ -253,3 +253,23 @@ def test_the_session_of_a_bridge_is_left_out_and_its_messages_are_named(tmp_path
     (line,) = [line for line in report["attention"] if line["option"].startswith("session")]
     assert line["option"] == "session local.host.hub" and "with 1 messages" in line["remedy"]
     assert report["carried"]["sessions"] == 1
+
+
+def test_a_bridge_carries_messages_to_the_same_broker_as_before(tmp_path: Path) -> None:
+    remote, (there, here) = settings_of(tmp_path, "listener {0} 127.0.0.1\nallow_anonymous true\n")
+    local = tmp_path / "local.conf"
+    bridge = f"connection hub\naddress 127.0.0.1:{there}\nremote_clientid site\ntopic x/# out 1 here/ there/\n"
+    local.write_text(f"listener {here} 127.0.0.1\nallow_anonymous true\n{bridge}", encoding="utf-8")
+    migrate("mosquitto", local, out=tmp_path / "out")
+
+    async def ask() -> None:
+        reader = await Peer.connect(f"mqtt://127.0.0.1:{there}", "reader")
+        await subscribe(reader, SubscribeRequest(b"there/x/#", 1))
+        async with publisher(f"mqtt://127.0.0.1:{here}") as peer:
+            await peer.publish("here/x/1", b"over the bridge", 1)
+        message = await reader.message()
+        assert (message.topic, message.payload) == (b"there/x/1", b"over the bridge")
+        await reader.close()
+
+    with mosquitto(remote), starlingmq(tmp_path / "out" / "starlingmq.yaml"):
+        asyncio.run(ask())
