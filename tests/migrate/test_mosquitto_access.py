@@ -76,6 +76,7 @@ TOPICS = [
     "public/x", "public/secret", "anonymous/in", "sensors/c1/data", "sensors/c2/data", "sensors/c2/other",
     "users/ann/a", "users/ann/no", "users/bob/a", "home/x", "home/private/x", "home/a/temp", "log/ann", "with space",
     "two  spaces", "literal/bob", "late/x", "a", "a/b", "$odd/x",
+    "only/here", "users/dan/a",
 ]  # fmt: skip
 LOGINS = [(name, word) for name in ("ann", "admin", "nobody", None) for word in (b"pw-ann", b"pw-admin", b"", None)]
 

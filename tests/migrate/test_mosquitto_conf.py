@@ -284,3 +284,19 @@ def test_what_is_written_starts_a_broker_or_the_report_says_what_is_missing(tmp_
     code, output, _ = run("migrate", "mosquitto", str(settings), "--out", str(out), "--json")
     (line,) = json.loads(output)["attention"]
     assert code == 3 and "/no/" in line["remedy"] and line["option"] == "settings"
+
+
+def test_rules_of_a_listener_with_certificates_are_for_the_users_that_they_name(tmp_path: Path) -> None:
+    (tmp_path / "acl").write_text("user device\ntopic read a\npattern write p/%u\n", encoding="utf-8")
+    (tmp_path / "acl2").write_text("topic read open\n", encoding="utf-8")
+    tls = "certfile /c\nuse_identity_as_username true\nrequire_certificate true"
+    first = f"listener 8883\n{tls}\nacl_file {tmp_path}/acl\n"
+    found = read(
+        tmp_path, f"per_listener_settings true\n{first}listener 1883\nallow_anonymous true\nacl_file {tmp_path}/acl2\n"
+    )
+    assert found.rules == [
+        {"allow": ["subscribe", "group"], "users": ["device"], "topics": ["a"]},
+        {"allow": ["publish"], "users": ["device"], "topics": ["p/%u"]},
+        {"allow": ["subscribe", "group"], "users": [""], "topics": ["open"]},
+    ]
+    assert [line.option for line in found.attention] == ["per_listener_settings true", "allow_anonymous"]

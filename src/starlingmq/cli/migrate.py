@@ -97,11 +97,14 @@ def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json:
     written: list[str] = []
     warnings: list[str] = []
     if not dry_run:
+        umask = os.umask(0o077)
         try:
             written, warnings = _write(found, tree, out)
         except BaseException:
             shutil.rmtree(out, ignore_errors=True)  # it was empty, or did not exist
             raise
+        finally:
+            os.umask(umask)
     if as_json:
         print(json.dumps(_as_json(found, out, written, warnings)))
     else:
@@ -116,7 +119,6 @@ def _write(found: Description, tree: dict[str, Any], out: Path) -> tuple[list[st
     from starlingmq.migrate.written_data import write_data
     from starlingmq.migrate.written_settings import DATA, SETTINGS, write_settings
 
-    os.umask(0o077)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     written = write_settings(found, tree, out)
     config = load_config(out / SETTINGS)

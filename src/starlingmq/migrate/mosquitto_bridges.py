@@ -75,9 +75,7 @@ class Bridges:
             remedy = "other signs than letters, digits, dots, dashes and underscores are underscores now"
             self.into.needs(f"connection {link.name}", self._where, remedy)
         if not link.client_id:
-            remedy = (
-                "mosquitto's is HOSTNAME.NAME: set client_id to it, for messages that wait at the other broker"
-            )
+            remedy = "mosquitto's is HOSTNAME.NAME: set client_id to it, for messages that wait at the other broker"
             self.into.needs(f"connection {link.name}: no remote_clientid", self._where, remedy)
         self.into.bridges.append(link)
         self.into.count("bridges")

@@ -334,7 +334,8 @@ class _Conf:
                 lines = read_rules(read_text(path), str(path), into)
                 if not may:
                     lines.users.pop(ANONYMOUS, None)
-                rules += _of(lines, names if apart else None)
+                unknown = [] if users else [user for user in lines.users if user]  # of certificates, or a plugin
+                rules += _of(lines, unknown + names if apart else None)
             elif limited and names:
                 rules.append({"allow": ["publish", "subscribe", "group"], "users": names, "topics": ["#", "$SYS/#"]})
         for listener in self.listeners:
