@@ -65,6 +65,7 @@ async def broker(serve: Serve, passwd: Passwd, token_file: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_declaration_is_whole(name: str) -> None:
+    whole_app()  # commands say how they show answers when they are loaded
     declared = DECLARED[name]
     changes = declared.http.split()[0] != "GET"
     assert (declared.right == OPERATE) == changes, "what changes something is for operators"

@@ -192,13 +192,14 @@ def _answer(
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     path = "" if route.text or route.path.startswith("/health") else "/api/v1"
+    headers = _headers(body)  # a token that cannot be read is told first
     lost: type[Unreachable] = Unreachable
     try:
         connection = kind(parts.hostname or "", parts.port, timeout=seconds)
         with closing(connection):
             connection.connect()
             lost = AnswerLost
-            connection.request(route.method, parts.path.rstrip("/") + path + route.path + query, body, _headers(body))
+            connection.request(route.method, parts.path.rstrip("/") + path + route.path + query, body, headers)
             yield connection.getresponse()
     except RemoteDisconnected:
         raise lost(f"{url}: the broker stopped before it answered") from None
