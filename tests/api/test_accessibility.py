@@ -31,6 +31,7 @@ VIEWS = {
     "streams": "none",
     "nodes": "this node",
     "alarms": "There are no alarms.",
+    "links": "No link is set.",
     "connectors": "No connector is set.",
     "bans": "intruder",
     "rules": "May this client do that?",

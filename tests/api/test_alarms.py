@@ -18,9 +18,10 @@ import pytest
 
 from starlingmq import Broker
 from starlingmq.admin import alarm_conditions, alarm_webhook
-from starlingmq.admin.alarm_conditions import CLOSED_SECONDS, DROPPED_SECONDS, Condition, Severity, closed_max
+from starlingmq.admin.alarm_conditions import CLOSED_SECONDS, DROPPED_SECONDS, closed_max
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms, active_facts, ended_facts
+from starlingmq.admin.condition import Condition, Severity
 from starlingmq.admin.recent_counts import Recent, RecentCounts
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net import memory_watch
@@ -514,7 +515,8 @@ async def test_an_address_that_is_banned_for_wrong_passwords_is_an_alarm(serve: 
 
 def test_every_kind_of_alarm_is_in_the_reference() -> None:
     root = Path(__file__).parent.parent.parent
-    source = (root / "src/starlingmq/admin/alarm_conditions.py").read_text()
+    admin = root / "src/starlingmq/admin"
+    source = "".join((admin / f"{name}.py").read_text() for name in ("alarm_conditions", "link_conditions"))
     kinds = {*re.findall(r'Condition\("(\w+)"', source), *re.findall(r'kind = "(\w+)".* else "(\w+)"', source)[0]}
     section = (root / "docs/HTTP.md").read_text().partition("## Alarms")[2].partition("\n## ")[0]
     listed = {word for row in re.findall(r"^\| (`.*?) \|", section, re.M) for word in re.findall(r"`(\w+)`", row)}

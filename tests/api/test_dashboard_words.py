@@ -30,6 +30,7 @@ MADE: Final = (
     "tab.",
     "group.",
     "severity.",
+    "links.state.",
 )  # a script adds the rest of the key
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
@@ -48,6 +49,7 @@ VIEWS: Final = {
     "nodes": "map.single",
     "alarms": "certificates",
     "connectors": "connectors.none",
+    "links": "links.none",
     "bans": "intruder",
     "rules": "rules.title",
     "session?client_id=reader": "session.end",

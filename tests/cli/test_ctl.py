@@ -112,7 +112,8 @@ subscriptions -s stuck --topic a/b -> no subscription with --search 'stuck' and 
 retained x/# -> no retained message with FILTER 'x/#'
 groups stuck --everywhere -> no queue group with prefix 'stuck'
 users stuck -> no user with PART 'stuck'
-settings stuck -> no setting with PART 'stuck'"""
+settings stuck -> no setting with PART 'stuck'
+links -> no link is set; bridges in the settings names those to other brokers"""
 """Commands, and the lines that they print for an empty list."""
 
 
@@ -195,7 +196,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert command.startswith("starlingmq ") and node.startswith("node ") and command.split()[1] in node
         assert "settings reloaded" in ctl("reload")
         assert " for 600 s" in ctl("log", "-n", "1000")
-        assert "not a member of a cluster" in ctl("links")
+        assert "not a member of a cluster" in ctl("peers")
         assert "no queue groups" in ctl("groups", "--everywhere")
         assert ctl("trace", "--topic", "#", "-W", "0.1") == ""
         assert ctl("health") == "ok\n" and ctl.json("health")["reasons"] == []

@@ -116,7 +116,7 @@ async def test_any_node_answers_for_all_and_lists_missing_nodes(three: Cluster) 
     nothing = {"reloaded": True, "restart": [], "warnings": [], "before": {}, "after": {}}
     assert list(found["nodes"].values()) == 3 * [nothing]
     await three.until(
-        lambda: all(each["round_trip_ms"] for each in last.ask("links")["links"]), "round trips are known"
+        lambda: all(each["round_trip_ms"] for each in last.ask("peers")["peers"]), "round trips are known"
     )
     lines = await operator.ask("GET", "/log", params={"node": last.name, "limit": 1000})
     assert any("closed the connection of client" in each["message"] for each in lines["lines"])

@@ -9,11 +9,11 @@ from typing import Final
 READ: Final = (
     b"overview", b"cluster/overview", b"links", b"log", b"clients", b"activity", b"sessions", b"subscriptions",
     b"session", b"nodes", b"routes", b"groups", b"drain", b"retained", b"retained/message", b"metrics", b"bans",
-    b"storage", b"streams", b"config", b"listeners", b"openapi.json", b"tail", b"trace",
+    b"storage", b"streams", b"config", b"listeners", b"openapi.json", b"tail", b"trace", b"peers",
 )  # fmt: skip
 CHANGE: Final = (
     b"publish", b"bans", b"streams", b"streams/trim", b"drain", b"reload", b"cluster/leave", b"client", b"session",
-    b"retained/message",
+    b"retained/message", b"links/pause", b"links/resume", b"links/drain",
 )  # fmt: skip
 OPEN: Final = (b"/", b"/docs", b"/health/live", b"/health/ready")
 METHODS: Final = (b"POST", b"PUT", b"DELETE", b"PATCH", b"HEAD", b"OPTIONS", b"TRACE", b"CONNECT", b"get", b"BREW")

@@ -19,6 +19,7 @@
 | clock | | the clock of a node of a cluster is not synchronized |
 | refused | | the rules have refused a PUBLISH or SUBSCRIBE of a client with a user name
 | flapping, logins | | clients or addresses that are banned automatically |
+| link, link_queue, link_refused | name | those of ``admin.link_conditions`` |
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
 from starlingmq.admin.cluster_health import COPIES_NEXT, ETCD_AWAY, ETCD_NEXT, cluster_health, time_of_day
+from starlingmq.admin.condition import Condition, Severity
 from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
+from starlingmq.admin.link_conditions import LinkConditions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.recent_counts import Recent, RecentCounts
 from starlingmq.admin.remedies import CLOSED, DROPPED
@@ -59,16 +62,6 @@ CLOSED_MAX: Final = 4  # in that time: a device that tries every minute is above
 FAILED_MAX: Final = 59  # failed logins in that time: a device that tries every few seconds, or guesses
 LOGINS: Final = "correct the password of the device, or leave a stranger banned; see the bans"
 
-Severity = Literal["warning", "critical"]
-
-
-class Condition(Struct, frozen=True):
-    kind: str
-    subject: str
-    severity: Severity
-    text: Annotated[str, Meta(description="One line that states the problem.")]
-    next: Annotated[str, Meta(description="What to do, in one line.")]
-
 
 class CertificateInfo(Struct, frozen=True):
     """A certificate, authority, revocation list, key set or token that this node uses: the first of its file to
@@ -93,6 +86,7 @@ class Conditions:
         self._session_totals_job = session_totals_job
         self._dropped = RecentCounts(monotonic(), DROPPED_SECONDS)
         self._closed = RecentCounts(monotonic(), CLOSED_SECONDS)
+        self._link_conditions = LinkConditions()
         self._refusals = RecentCounts(monotonic(), REFUSED_SECONDS)
         self._explained: tuple[Refusal | None, str] = None, ""
         self._ending: list[Condition] = []  # certificates, as of the last look at their files
@@ -124,6 +118,7 @@ class Conditions:
             *self._refused(),
             *self._cluster(),
             *self._bans(),
+            *self._links(),
             *of_the_system,
         ]
 
@@ -257,6 +252,12 @@ class Conditions:
         if addresses:
             text = f"{len(addresses):,} addresses are banned for wrong passwords, such as {addresses[-1]}"
             yield Condition("logins", "", "warning", text, LOGINS)
+
+    def _links(self) -> Iterator[Condition]:
+        bridges = self._local_node.bridges()
+        if bridges is not None:
+            config = self._local_node.config()
+            yield from self._link_conditions.look(bridges.views(), config.bridges, monotonic())
 
     def _disk(self) -> Iterator[Condition]:
         directory, share = self._local_node.config().node.data_dir, self._settings().disk_free

@@ -57,11 +57,12 @@ OPERATE: Final[Right] = "operate"
 
 TAGS: Final = {
     "alarms": ("alarms", "certificates"),
-    "cluster": ("cluster", "copies", "drain", "groups", "nodes", "rebalance", "restart", "routes", "shares"),
+    "cluster": ("cluster", "copies", "drain", "groups", "nodes", "peers", "rebalance", "restart", "routes", "shares"),
     "connectors": ("connectors",),
+    "links": ("links",),
     "messages": ("publish", "retained"),
     "metrics": ("metrics",),
-    "overview": ("actions", "droppers", "history", "links", "log", "overview"),
+    "overview": ("actions", "droppers", "history", "log", "overview"),
     "sessions": ("activity", "client", "clients", "session", "sessions", "subscriptions"),
     "upkeep": ("bans", "config", "listeners", "reload", "rules", "settings", "storage", "streams", "users"),
 }

@@ -3,7 +3,7 @@ alarms, ``/certificates`` and the metrics.
 
 | in | ends |
 |---|---|
-| ``tls.cert``, ``tls.ca`` of listeners, ``cluster.tls``, ``cluster.etcd.tls`` | the certificate that ends first; of several with one subject the last |
+| ``tls.cert``, ``tls.ca`` of listeners and bridges, ``cluster.tls``, ``cluster.etcd.tls`` | the certificate that ends first; of several with one subject the last |
 | ``tls.crl`` | the revocation list whose next one is due first; of several of one issuer the last; or it lacks one of an authority in ``tls.ca`` |
 | ``auth.jwt.jwks_file`` | the last key, if all have ``exp`` or a certificate (``x5c``) |
 | tokens and headers with tokens, in files and settings | the first token that is a JWT with ``exp``; other tokens have no end |
@@ -130,7 +130,7 @@ class Expiration(NamedTuple):
 def expirations(config: Config) -> list[Expiration]:
     """Read the files now. A file that several listeners name is one thing with an end."""
     merged: dict[Key, Expiration] = {}
-    for one in (*_of_listeners(config), *_of_cluster(config), *_of_tokens(config)):
+    for one in (*_of_listeners(config), *_of_cluster(config), *_of_bridges(config), *_of_tokens(config)):
         known = merged.get(one.key)
         merged[one.key] = one if known is None else known._replace(setting=f"{known.setting}, {one.setting}")
     return list(merged.values())
@@ -207,6 +207,12 @@ def _of_cluster(config: Config) -> Iterator[Expiration]:
         if (etcd := config.cluster.etcd.tls) is not None:
             yield from _first("certificate", "cluster.etcd.tls.cert", etcd.cert, certificates)
             yield from _first("authority", "cluster.etcd.tls.ca", etcd.ca, certificates)
+
+
+def _of_bridges(config: Config) -> Iterator[Expiration]:
+    for number, bridge in enumerate(config.bridges):
+        yield from _first("certificate", f"bridges[{number}].tls.cert", bridge.tls.cert, certificates)
+        yield from _first("authority", f"bridges[{number}].tls.ca", bridge.tls.ca, certificates)
 
 
 def _of_tokens(config: Config) -> Iterator[Expiration]:

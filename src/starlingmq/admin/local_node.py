@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from starlingmq.auth.access_control import AccessControl
     from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
     from starlingmq.auth.passwords import Hashing
+    from starlingmq.bridges.bridge_set import BridgeSet
     from starlingmq.config.settings import Config
     from starlingmq.core.broker import BrokerState
     from starlingmq.core.context.ready import Notice, Refusal
@@ -58,6 +59,7 @@ class LocalNode:
     OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
     ``table`` has the users and rules that operators made.
     ``serving`` is true while the node accepts clients. ``http_refusals`` counts failed logins to the HTTP API.
+    ``bridges`` returns the bridges to other brokers, None without any.
     ``restart`` ends the broker, and begins again as
     a process; it raises what the start would raise. None: it runs inside a program.
     """
@@ -81,6 +83,7 @@ class LocalNode:
     lag: LoopLag = field(default_factory=LoopLag)
     serving: bool = False
     http_refusals: Counter[str] = field(default_factory=Counter)
+    bridges: Callable[[], BridgeSet | None] = field(default=lambda: None)
     last: LastNotices = field(default_factory=LastNotices)
 
     def user_of(self, client_id: str) -> str:

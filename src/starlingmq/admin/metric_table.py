@@ -34,6 +34,13 @@ COUNTERS: Final = {
     "connector_requests{connector,outcome}": (
         "Requests to services outside the broker, by outcome; spans, for tracing."
     ),
+    # of links to other brokers, where there are some
+    "link_messages_out{link}": "Messages carried to the other broker.",
+    "link_messages_in{link}": "Messages carried from the other broker.",
+    "link_refused{link}": "Messages that the receiving broker refused.",
+    "link_kept_out{link}": "Messages not carried: they had been there, were too large, or have no topic there.",
+    "link_again{link}": "Messages sent again after the other broker had lost its session.",
+    "link_dropped{link}": "Messages for the other broker dropped for lack of room, or because they expired.",
     "traced_messages": "Messages sampled for tracing on this node.",
     "traced_spans": "Spans exported to the collector.",
     "traced_spans_lost": "Spans that could not be exported.",
@@ -96,6 +103,10 @@ GAUGES: Final = {
     "group_waiting{group}": "Messages of a group that wait on this node for a member.",
     "group_lag{group}": "Messages of a group that wait on all nodes; reported by its primary.",
     "group_members{group}": "Members of a group on all nodes.",
+    "link_connected{link}": "1 if the link is connected, else 0; reported by the node that carries it.",
+    "link_waiting{link}": "Messages that wait on this node for the other broker.",
+    "link_waiting_bytes{link}": "Size of these messages.",
+    "link_inflight{link}": "Messages sent to the other broker and not acknowledged yet.",
     "turn_max_seconds": "The longest turn since the start.",
     "storage_ok": "1 if the storage works, else 0.",
     "journal_bytes": "Size of the journal on disk, which keeps queued and unsaved data.",

@@ -89,7 +89,7 @@ class MetricValues:
     def collect(self) -> Iterator[Metric]:
         for values in (self._traffic, self._listeners, self._holdings, self._groups, self._latencies, self._storage):
             yield from (family_of(*one) for one in values())
-        for values in (self._state, self._logins, self._outside, self._cluster):
+        for values in (self._state, self._logins, self._outside, self._links, self._cluster):
             yield from (family_of(*one) for one in values())
         for family in self.process.collect():  # none without /proc
             family.documentation = PROCESS.get(family.name, family.documentation)
@@ -124,6 +124,22 @@ class MetricValues:
         yield "connector_requests", requests
         if (tracing := self.local_node.tracing()) is not None:
             yield from ((f"traced_{name}", value) for name, value in tracing.figures().items())
+
+    def _links(self) -> Values:
+        bridges = self.local_node.bridges()
+        if bridges is None:
+            return
+        shown = bridges.views()[:LABELS_MAX]
+        yield "link_connected", {one.name: int(one.state == "connected") for one in shown if one.state != "elsewhere"}
+        yield "link_waiting", {one.name: one.waiting for one in shown}
+        yield "link_waiting_bytes", {one.name: one.waiting_bytes for one in shown}
+        yield "link_inflight", {one.name: one.in_flight for one in shown}
+        yield "link_messages_out", {one.name: one.messages_out for one in shown}
+        yield "link_messages_in", {one.name: one.messages_in for one in shown}
+        yield "link_refused", {one.name: one.refused for one in shown}
+        yield "link_kept_out", {one.name: one.kept_out for one in shown}
+        yield "link_again", {one.name: one.again for one in shown}
+        yield "link_dropped", {one.name: one.dropped for one in shown}
 
     def _traffic(self) -> Values:
         counters = self.local_node.state.ctx.counters

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from starlingmq.admin.cluster_health import served_elsewhere
 from starlingmq.admin.declared_actions import action
-from starlingmq.admin.link_views import LinkInfo, LinksReply
 from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_bans import BanActions, BansReceived, BanUpdate
 from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.peer_views import PeerInfo, PeersReply
 from starlingmq.admin.periodic import Periodic
 from starlingmq.admin.stream_gossip import StreamGossip
 from starlingmq.core.observe.counters import Histogram
@@ -78,17 +78,17 @@ class PeerPoller:
         if self._streams is not None:
             await self._streams.exchange(self._rpc, name, ANSWER_SECONDS)
 
-    @action("links")
-    async def links(self) -> LinksReply:
+    @action("peers")
+    async def peers(self) -> PeersReply:
         """How this node reaches each other node."""
         state = self._cluster.state
         assert state is not None
         now = self._cluster.clock()
         names = self._cluster.names()
         away = served_elsewhere(self._cluster)
-        return LinksReply(
+        return PeersReply(
             [
-                LinkInfo(
+                PeerInfo(
                     peer=status.member.name,
                     connected=status.connected,
                     through=names.get(status.through, ""),

@@ -26,6 +26,9 @@ PAGES: Final = {
     "refused": "SECURITY.html#rules",
     "flapping": "PLAYBOOK.html#clients",
     "logins": "SECURITY.html#failed-logins",
+    "link": "BRIDGES.html#when-something-is-wrong",
+    "link_queue": "BRIDGES.html#when-something-is-wrong",
+    "link_refused": "BRIDGES.html#when-something-is-wrong",
 }
 """By kind of alarm, relative to the address of any copy of the site."""
 
@@ -58,8 +61,8 @@ DROPPED: Final = {
     "storage_failing": "free some space in the file system of the data directory, or replace the disk",
     "lost_in_storage": "run starlingmq ctl storage check, and look for faults of the disk in the log of the kernel",
     "retention": "nothing: intended by the setting",
-    "peer_unreachable": "start the node that is gone, or repair the network between the nodes; ctl links shows them",
-    "slow_peer_qos0": "check the network between the nodes; ctl links shows them",
+    "peer_unreachable": "start the node that is gone, or repair the network between the nodes; ctl peers shows them",
+    "slow_peer_qos0": "check the network between the nodes; ctl peers shows them",
     "isolated": "repair the network of this node, or start the other nodes",
     "nats_wait": "add members to the group, or find the node that was down",
     "group_full": "add members to the group (ctl groups), or raise queue_groups.max_waiting or retention",

@@ -30,7 +30,7 @@ from starlingmq.admin.declared_actions import (
 from starlingmq.admin.drain_actions import DrainActions, DrainProgress
 from starlingmq.admin.group_actions import Groups, GroupsRequest, LedGroups, LedGroupsRequest
 from starlingmq.admin.history import NodeSampler
-from starlingmq.admin.link_views import LINK_COLUMNS, LinksReply
+from starlingmq.admin.link_actions import LinkActions, LinksEverywhere
 from starlingmq.admin.live_change_actions import LiveChangeActions
 from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
@@ -43,6 +43,7 @@ from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import OverviewActions
+from starlingmq.admin.peer_views import PEER_COLUMNS, PeersReply
 from starlingmq.admin.readiness import NodeReadiness, readiness
 from starlingmq.admin.rule_actions import RuleActions
 from starlingmq.admin.session_messages import SessionMessages
@@ -108,6 +109,7 @@ class AdminService:
         self.sampler = NodeSampler(local_node, self.session_totals_job)
         self._webhook = AlarmWebhook(local_node.name, lambda: local_node.config().alarms.webhook)
         self.connectors = NodeConnectors(local_node, self._webhook)
+        self.links = LinkActions(local_node, directory)
         conditions = Conditions(local_node, self.session_totals_job)
         self.alarms = NodeAlarms(conditions, local_node.driver.clock, self._webhook.tell)
         self._watches = WatchActions(local_node.driver, local_node.state.audit)
@@ -134,6 +136,7 @@ class AdminService:
         self.traces = Traces(self.node_rpc)
         self.actions = for_operators(self.node_rpc, self.node_rpc.actions)
         self.actions |= bound(ClusterActions(self.node_rpc, local_node.driver.clock), self.traces)
+        self.actions |= bound(LinksEverywhere(self.node_rpc))
         if local_node.cluster is None:
             self.actions["cluster.status"] = self._only_member
         self.actions["health"] = typed(NoArguments, self._health)
@@ -159,6 +162,7 @@ class AdminService:
             self.sampler,
             self.sampler.droppers,
             self.connectors,
+            self.links,
             self.alarms,
             self._watches,
             self._activity,
@@ -189,16 +193,16 @@ class AdminService:
         await self._action_log.stop()
 
     @action(
-        "links",
-        "GET /links",
+        "peers",
+        "GET /peers",
         ALL,
-        ctl="links",
-        columns=LINK_COLUMNS,
+        ctl="peers",
+        columns=PEER_COLUMNS,
         none="this broker is not a member of a cluster, or is its only member",
     )
-    async def links(self) -> LinksReply:
-        """List the peer links of all nodes. A node without a cluster has none."""
-        return LinksReply([])
+    async def peers(self) -> PeersReply:
+        """List how each node reaches the other nodes. A node without a cluster has none."""
+        return PeersReply([])
 
     @action("metrics", "GET /metrics")
     async def as_json(self) -> MetricsReply:

@@ -15,10 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
-
 from starlingmq.bridges.bridge_relay import RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
 from starlingmq.bridges.bridge_sessions import far_options, near_options, near_session, site_in, state_frame
+from starlingmq.bridges.link_view import LinkState, LinkView
 from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Endpoint, Tls, parse_url
@@ -38,29 +37,7 @@ RESTARTS_MAX: Final = 3  # attempts at once for a clean start; a broker may say 
 DIAL_SECONDS: Final = 30.0  # for a connection with TLS, and for CONNACK: a slow broker is not one that is away
 LINGER_SECONDS: Final = 60.0  # a lazy bridge stays connected for so long without messages
 LOOK_SECONDS: Final = 1.0  # between two looks whether this node carries it, or a lazy one has something to do
-
-
-class BridgeView(Struct, frozen=True):
-    """``state``: connected, connecting, waiting (for the next attempt), idle (lazy), paused, done (once) or elsewhere
-    (another node carries it). Times are seconds; ``waiting`` and ``in_flight`` are messages for the other broker."""
-
-    name: str
-    state: str
-    server: str
-    for_seconds: float
-    problem: str
-    complaints: list[str]
-    waiting: int
-    waiting_bytes: int
-    in_flight: int
-    messages_out: int
-    messages_in: int
-    bytes_out: int
-    bytes_in: int
-    refused: int
-    kept_out: int
-    again: int
-    dropped: int
+TRYING: Final = frozenset(["connecting", "waiting"])  # in attempts and between them: one state for its duration
 
 
 class NearHandle:
@@ -111,7 +88,7 @@ class Bridge:
     ) -> None:
         self.config = config
         self.paused = False
-        self.state = "connecting"
+        self.state: LinkState = "connecting"
         self.problem = ""
         self.complaints: list[str] = []
         self.counts = counts
@@ -143,14 +120,15 @@ class Bridge:
     def session(self) -> Session | None:
         return self._driver.state.ctx.sessions.get(self.client_id)
 
-    def view(self) -> BridgeView:
+    def view(self) -> LinkView:
         session, counts = self.session, self.counts
         queue = None if session is None else session.queue
-        return BridgeView(
+        return LinkView(
             self.config.name,
+            "bridge",
             self.state,
             self._server,
-            max(0.0, self._driver.clock() - self._since),
+            round(max(0.0, self._driver.clock() - self._since), 1),
             self.problem,
             list(self.complaints),
             0 if queue is None else len(queue),
@@ -214,10 +192,10 @@ class Bridge:
 
     async def _wait_for_turn(self) -> None:
         while True:
-            if self.paused:
-                self._becomes("paused")
-            elif not self._elected():
+            if not self._elected():
                 self._becomes("elsewhere")
+            elif self.paused:
+                self._becomes("paused")
             elif not self._has_work():
                 self._becomes("idle")
             else:
@@ -232,10 +210,10 @@ class Bridge:
         window = session.window
         return bool(session.queue) or (window is not None and bool(window.entries))
 
-    def _becomes(self, state: str) -> None:
-        if state != self.state:
-            self.state = state
+    def _becomes(self, state: LinkState) -> None:
+        if state != self.state and not {state, self.state} <= TRYING:
             self._since = self._driver.clock()
+        self.state = state
 
     async def _attempt(self, server: str) -> bool:
         """Connect and carry until the end. Returns whether it ran."""
@@ -244,6 +222,7 @@ class Bridge:
         ran = False
         try:
             endpoint = parse_url(server)
+            self._server = str(endpoint)
             options = self._far_options()
             relay = self._new_relay(options, endpoint)
             tls = Tls(
@@ -257,7 +236,6 @@ class Bridge:
             async with asyncio.timeout(DIAL_SECONDS):
                 self._link = await open_link(endpoint, tls, self)
             self._link.for_long_lines()
-            self._server = str(endpoint)
             self._reads = True
             self._relay = relay
             link = self._link

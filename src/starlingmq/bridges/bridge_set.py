@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge, BridgeView
+from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge
 from starlingmq.bridges.bridge_relay import BridgeCounts
+from starlingmq.bridges.link_view import LinkView
 from starlingmq.config.settings import Config
 from starlingmq.core.publish.bridges import bounds_of, site_of
 from starlingmq.core.session.session import BRIDGE_PREFIX
@@ -32,9 +33,11 @@ def carrier(bridge: str, nodes: Iterable[int]) -> int:
 
 
 class BridgeSet:
-    """``nodes``: the own number and those of all nodes that serve clients; (0, [0]) without a cluster."""
+    """``nodes``: the own number and those of all nodes that serve clients; (0, [0]) without a cluster. ``paused``: the
+    names of bridges that are paused from the start."""
 
-    def __init__(self, driver: Driver, nodes: Callable[[], tuple[int, list[int]]]) -> None:
+    def __init__(self, driver: Driver, nodes: Callable[[], tuple[int, list[int]]], paused: Iterable[str] = ()) -> None:
+        self.paused = set(paused)
         self._driver = driver
         self._nodes = nodes
         self._bridges: dict[str, Bridge] = {}
@@ -56,7 +59,9 @@ class BridgeSet:
         for name, settings in wanted.items():
             if name not in self._bridges:
                 counts = self._counts.setdefault(name, BridgeCounts())
-                self._bridges[name] = Bridge(settings, self._driver, site, self._elects(name), counts)
+                bridge = self._bridges[name] = Bridge(settings, self._driver, site, self._elects(name), counts)
+                if name in self.paused:
+                    bridge.pause(True)
         self._forget(wanted)
         self._look()
 
@@ -88,12 +93,16 @@ class BridgeSet:
         if self._bridges:
             self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
-    def views(self) -> list[BridgeView]:
+    def views(self) -> list[LinkView]:
         return [self._bridges[name].view() for name in sorted(self._bridges)]
 
     def pause(self, name: str, paused: bool) -> None:
         """Raises KeyError if there is no such bridge."""
         self._bridges[name].pause(paused)
+        if paused:
+            self.paused.add(name)
+        else:
+            self.paused.discard(name)
 
     async def stop(self) -> None:
         if self._looking is not None:

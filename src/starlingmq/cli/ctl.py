@@ -42,7 +42,8 @@ def whole_app() -> typer.Typer:
         help="Check, measure and compact a data directory, whether a broker is running on it or not.",
         no_args_is_help=True,
     )
-    groups = {"cluster": cluster, "storage": storage, "stream": stream, "user": user, "rule": rule}
+    link = typer.Typer(help="Pause, resume and drain links to other brokers.", no_args_is_help=True)
+    groups = {"cluster": cluster, "link": link, "storage": storage, "stream": stream, "user": user, "rule": rule}
     for name, group in groups.items():
         app.add_typer(group, name=name)
     for name in UNDECLARED:

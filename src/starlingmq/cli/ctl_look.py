@@ -117,18 +117,18 @@ def retained(
 rows("overviews")(node_rows)
 
 
-@rows("links")
-def link_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    gone = {one["peer"]: gone_line(one["served_by"]) for one in found["links"] if one.get("served_by")}
-    return [_link_row(link, gone) for link in found["links"]]
+@rows("peers")
+def peer_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    gone = {one["peer"]: gone_line(one["served_by"]) for one in found["peers"] if one.get("served_by")}
+    return [_peer_row(peer, gone) for peer in found["peers"]]
 
 
-def _link_row(link: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
-    server = link.get("served_by")  # a node of an older version does not say it
-    name = link["node"]
-    return link | {
+def _peer_row(peer: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
+    server = peer.get("served_by")  # a node of an older version does not say it
+    name = peer["node"]
+    return peer | {
         "node": f"{name} ({gone[name]})" if name in gone else name,
-        "connected": f"no; to {server}, which serves its data" if server else link["connected"],
+        "connected": f"no; to {server}, which serves its data" if server else peer["connected"],
     }
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from starlingmq.cli.control import JsonOption
+from starlingmq.cli.doctor_bridges import bridges
 from starlingmq.cli.doctor_checks import CheckResult, Level, fault, risk
 from starlingmq.cli.doctor_cluster import etcd
 from starlingmq.cli.doctor_ports import ports
@@ -57,6 +58,7 @@ def findings(file: str | None, overrides: list[str]) -> list[CheckResult]:
         *memory(config),
         *clock(config),
         *etcd(config),
+        *bridges(config),
     ]
 
 

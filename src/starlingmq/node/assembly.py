@@ -271,8 +271,8 @@ class Broker:
                 return
             from starlingmq.bridges.bridge_set import BridgeSet
 
-            assert self._driver is not None
-            self._bridges = BridgeSet(self._driver, self._serving_nodes)
+            assert self._driver is not None and self._admin is not None
+            self._bridges = BridgeSet(self._driver, self._serving_nodes, self._admin.links.paused())
         self._bridges.use(config)
 
     def _serving_nodes(self) -> tuple[int, list[int]]:
@@ -387,6 +387,7 @@ class Broker:
             lambda: in_force(self._started_with, self.config),
             self._table,
             self.restart,
+            bridges=lambda: self._bridges,
         )
         if self._notices is not None:
             local_node.last = self._notices.last

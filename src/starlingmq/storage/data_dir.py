@@ -7,7 +7,7 @@
     streams/   the logs of streams (docs/STREAMS.md); created with the first stream
     passwords  the password file, if ``auth.password.file`` names it, as in the image and the packages
     bans.json  the bans that operators made; streams.json the stream definitions for all nodes; streams.token
-    access.json  the users and rules that operators made at a broker without a cluster
+    access.json  the users and rules that operators made at a broker without a cluster; links.json the paused links
 
 Only the user of the broker has access to all of it (``storage.private_files``).
 
@@ -49,7 +49,7 @@ STAGE_PREFIX: Final = "stage-"
 ASIDE_PREFIX: Final = "aside-"
 """Directories inside the data directory with data that was set aside (``set_aside``)."""
 
-STATE_FILES: Final = (PASSWORDS, "access.json", "bans.json", "streams.json", "streams.token")
+STATE_FILES: Final = (PASSWORDS, "access.json", "bans.json", "links.json", "streams.json", "streams.token")
 """Small files beside the data that a backup contains. Each is replaced atomically."""
 
 _DATA: Final = ("COPY", "kv.next", "kv.whole", "kv", "streams", "journal")

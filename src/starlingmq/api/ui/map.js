@@ -101,8 +101,8 @@ function copies(found) {
 export async function nodes() {
   const all = await api("/nodes");
   const copied = all.cluster ? await maybe("/copies") : null;
-  const told = all.cluster ? await maybe("/links") : null;
-  const links = told?.links ?? own(all);
+  const told = all.cluster ? await maybe("/peers") : null;
+  const links = told?.peers ?? own(all);
   const gone = new Map((all.health?.gone ?? []).map((one) => [one.name, one]));
   return [heading(all.cluster ? t("map.cluster", {name: all.cluster}) : t("map.single")), missing(all), missing(told),
     all.health?.status === "degraded" ? el("p", {class: "bad"}, t("map.next", {summary: all.health.summary, next: all.health.next})) : "",

@@ -7,14 +7,15 @@ import {t} from "./language.js";
 const GROUPS = {
   now: ["overview", "alarms", "activity", "droppers"],
   clients: ["clients", "sessions", "subscriptions", "bans"],
-  messages: ["topics", "hand", "retained", "groups", "streams"],
+  messages: ["topics", "hand", "retained", "groups", "streams", "links"],
   cluster: ["nodes"],
   settings: ["settings", "rules", "connectors"],
   log: ["log", "actions"],
 };
 // Views that a link leads to.
 const INNER = {session: "clients", message: "messages", waiting: "messages", trace: "messages"};
-const CONFIGURED = {streams: () => maybe("/streams").then((told) => told?.streams.length), connectors: () => maybe("/connectors").then((told) => told?.connectors.length)};
+const has = (name) => () => maybe("/" + name).then((told) => told?.[name].length);
+const CONFIGURED = {streams: has("streams"), connectors: has("connectors"), links: has("links")};
 
 const groupOf = (name) => INNER[name] ?? Object.keys(GROUPS).find((group) => GROUPS[group].includes(name)) ?? "now";
 const current = (link, is) => {

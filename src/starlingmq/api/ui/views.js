@@ -8,6 +8,7 @@ import {bytes} from "./chart.js";
 import {connectors} from "./connectors.js";
 import {hand} from "./hand.js";
 import {named, t} from "./language.js";
+import {links} from "./links.js";
 import {List} from "./lists.js";
 import {duration} from "./units.js";
 import {rules} from "./rules.js";
@@ -159,6 +160,7 @@ export const VIEWS = {
   subscriptions: {title: t("tab.subscriptions"), show: subscriptions.show},
   retained: {title: t("tab.retained"), show: retained.show},
   groups: {title: t("tab.groups"), show: groups.show},
+  links: {title: t("tab.links"), show: links},
   streams: {title: t("tab.streams"), show: streams},
   nodes: {title: t("tab.nodes"), show: nodes},
   activity: {title: t("tab.activity"), show: activity},

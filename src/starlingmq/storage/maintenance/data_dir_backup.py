@@ -13,7 +13,7 @@ system, else copied. The target has a temporary name until it is complete:
 
     MANIFEST   a line of JSON (sizes and CRCs of the files), a line with its own CRC; written last
     LAYOUT kv/ journal/ streams/   as in a data directory
-    passwords bans.json streams.json streams.token   likewise, if they exist; copies with mode 0600
+    passwords bans.json links.json streams.json streams.token   likewise, if they exist; copies with mode 0600
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Peer links as operators see them."""
+"""Other nodes of the cluster as operators see them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-LINK_COLUMNS: Final = (
+PEER_COLUMNS: Final = (
     "node: from, peer: to, connected, through, round_trip_ms: round trip (ms), queued, queued_bytes: bytes/bytes*, "
     "unacknowledged: frames in flight*, heard_seconds: heard/seconds"
 )
 
 
-class LinkInfo(Struct, frozen=True):
+class PeerInfo(Struct, frozen=True):
     """How a node reaches ``peer``. ``node`` is set in lists of several nodes."""
 
     peer: str
@@ -35,5 +35,5 @@ class LinkInfo(Struct, frozen=True):
     ] = ""
 
 
-class LinksReply(Struct, frozen=True):
-    links: list[LinkInfo]
+class PeersReply(Struct, frozen=True):
+    peers: list[PeerInfo]
