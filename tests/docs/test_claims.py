@@ -13,6 +13,7 @@ import pytest
 from starlingmq.admin import remedies
 from starlingmq.admin.metric_values import FAMILIES
 from starlingmq.admin.remedies import CLOSED, DROPPED
+from starlingmq.config.bridges_section import BridgeConfig
 from starlingmq.config.settings import Config, ListenerConfig
 from starlingmq.config.streams_section import StreamConfig
 from starlingmq.config.tree_builder import settings
@@ -204,7 +205,8 @@ def headings(page: str) -> set[str]:
 def test_each_alarm_has_a_remedy_and_a_page_that_explains_it() -> None:
     calls = [
         node
-        for node in walk(parsed(ROOT / "src/starlingmq/admin/alarm_conditions.py"))
+        for name in ("alarm_conditions", "link_conditions")
+        for node in walk(parsed(ROOT / f"src/starlingmq/admin/{name}.py"))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Condition"
     ]
     assert len(calls) >= 14 and all(len(call.args) == 5 and ast.unparse(call.args[4]) != "''" for call in calls)
@@ -250,6 +252,7 @@ NO_SETTINGS = {"mqtt.content_type", "mqtt.response_topic", "mqtt.correlation_dat
 IN_LISTS = {
     "listeners": set(ListenerConfig.__struct_fields__),
     "streams.define": set(StreamConfig.__struct_fields__),
+    "bridges": set(BridgeConfig.__struct_fields__),
 }
 
 

@@ -22,6 +22,7 @@ import nats
 import starlingmq
 from starlingmq.client import Client, ConnectRefused, Message, PublishFailed, SubscribeFailed
 from starlingmq.wire.properties import RESPONSE_TOPIC, USER_PROPERTY
+from tests.patience import within
 
 EXAMPLES: Final = Path(__file__).resolve().parent.parent.parent / "examples"
 ANYWHERE: Final = "mqtt://127.0.0.1:0"
@@ -171,3 +172,21 @@ async def test_the_broker_of_the_hooks_runs_by_itself(monkeypatch: pytest.Monkey
     finally:
         process.terminate()
         await process.wait()
+
+
+async def test_a_bridge_carries_each_message_once_over_a_line_that_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    example = load("bridge/edge.py", monkeypatch)
+    connections = []
+    carry = example.Line.carry
+
+    async def counted(line: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(len(line.ends))
+        await carry(line, reader, writer)
+
+    monkeypatch.setattr(example.Line, "carry", counted)
+    async with within(60):
+        found = await example.main()
+    assert found == {str(number): 1 for number in range(example.MESSAGES)}
+    assert len(connections) == example.CUTS + 1, "it was connected again after each cut"
