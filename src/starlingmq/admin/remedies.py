@@ -81,6 +81,7 @@ DROPPED: Final = {
     "no_topic": "rename the topic or the subject so that both protocols have it",
     "no_subject": "rename the topic or the subject so that both protocols have it",
     "published_again": "nothing; or two producers use one name",
+    "bridge_loop": "nothing; or two bridges carry the same topics, one from each side",
     "numbered_wrong": "nothing; or two producers use one name",
 }
 """Reasons for which messages are dropped."""

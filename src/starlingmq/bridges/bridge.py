@@ -15,16 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from starlingmq.bridges.bridge_relay import RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
+from starlingmq.bridges.bridge_relay import MARKER, RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
 from starlingmq.bridges.bridge_sessions import far_options, near_options, near_session, site_in, state_frame
 from starlingmq.bridges.link_view import LinkState, LinkView
 from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Endpoint, Tls, parse_url
 from starlingmq.client.errors import ConnectFailed
+from starlingmq.client.events import Completed, Connected
 from starlingmq.client.link import Link
-from starlingmq.client.options import V5, V311, ConnectOptions
-from starlingmq.client.state import ClientState
+from starlingmq.client.options import NEVER_EXPIRES, QOS, V5, V311, ConnectOptions, Subscription
+from starlingmq.client.state import CONNECTED, ClientState
 from starlingmq.config.bridges_section import BridgeConfig
 from starlingmq.core.session.session import BRIDGE_LISTENER, BRIDGE_PREFIX, Client, Session
 from starlingmq.net.driver import Driver
@@ -37,6 +38,11 @@ RESTARTS_MAX: Final = 3  # attempts at once for a clean start; a broker may say 
 DIAL_SECONDS: Final = 30.0  # for a connection with TLS, and for CONNACK: a slow broker is not one that is away
 LINGER_SECONDS: Final = 60.0  # a lazy bridge stays connected for so long without messages
 LOOK_SECONDS: Final = 1.0  # between two looks whether this node carries it, or a lazy one has something to do
+BRIEF_SECONDS: Final = 5.0  # a connection that ends sooner is followed by longer and longer pauses ...
+BRIEF_MAX: Final = 4  # ... but only up to this power of two of the first one
+REMIND_SECONDS: Final = 60.0  # until the same problem is logged again
+UNANSWERED_MAX: Final = 2
+SETTLED: Final = MARKER.encode()
 TRYING: Final = frozenset(["connecting", "waiting"])  # in attempts and between them: one state for its duration
 
 
@@ -80,6 +86,29 @@ class NearHandle:
         return default
 
 
+class FirstSession(NearHandle):
+    """A connection that begins the session of a bridge here, so that messages wait although the other broker has never
+    answered. Retained ones are sent when it has."""
+
+    def __init__(self, bridge: Bridge, filters: dict[bytes, int]) -> None:
+        super().__init__(bridge)
+        self.subscriptions = [
+            Subscription(filter=filter.decode(), qos=QOS[qos], no_local=True, retain_handling=2)
+            for filter, qos in filters.items()
+        ]
+        self.state = ClientState(
+            ConnectOptions(client_id=bridge.client_id, clean_start=False, keep_alive=0, session_expiry=NEVER_EXPIRES)
+        )
+
+    def write(self, data: bytes) -> None:
+        for event in self.state.receive(data, self.bridge.clock()):
+            if isinstance(event, Connected) and not event.session_present:
+                self.state.subscribe(self.subscriptions)
+            elif isinstance(event, Connected | Completed):
+                self.state.disconnect()
+        asyncio.get_running_loop().call_soon(self.bridge.send_first, self)  # the driver must not be called in its turn
+
+
 class Bridge:
     """``site`` names this broker or cluster; ``elected``: whether this node is to carry the bridge now."""
 
@@ -95,9 +124,12 @@ class Bridge:
         self._driver = driver
         self._site = site
         self._elected = elected
-        self._since = driver.clock()
+        self._since = self._connected_at = driver.clock()
+        self._logged = ""  # the last problem in the log
+        self._logged_at = 0.0
         self._server = ""
         self._says_bridge = True  # the far broker has not refused mosquitto's bit for bridges
+        self._unanswered = 0  # CONNECTs in a row
         self._clean = False
         self._unsure = True  # see BridgeRelay
         self._relay: BridgeRelay | None = None
@@ -109,6 +141,8 @@ class Bridge:
         self._flushes = False  # it will be called soon
         self._reads = True  # the far connection is read
         self._changed = asyncio.Event()
+        if elected():
+            self._begin_session()  # before clients can publish
         self._task = asyncio.ensure_future(self._run())
 
     @property
@@ -165,25 +199,40 @@ class Bridge:
     # Attempts
 
     async def _run(self) -> None:
-        attempt = restarts = 0
+        servers = self.config.servers
+        at = failures = restarts = 0
         while True:
             await self._wait_for_turn()
-            ran = await self._attempt(self.config.servers[attempt % len(self.config.servers)])
+            ran = await self._attempt(servers[at])
             if self.config.start == "once" and ran:
                 self._becomes("done")
                 return
             restarts = 0 if ran or self.problem else restarts + 1
             if not self.problem and restarts <= RESTARTS_MAX:
-                attempt = 0
-                continue
-            attempt = 1 if ran else attempt + 1
-            least, most = BACKOFF
-            seconds = min(most, least * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
-            self._becomes("waiting")
-            self._changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._paused()
+                failures = 0
+                continue  # also at once, with a clean start
+            at = (at + 1) % len(servers)
+            failures = self._failures(failures, ran)
+            if failures % len(servers) == 0:
+                self._becomes("waiting")
+                await self._pause_after(failures // len(servers))
+
+    def _failures(self, before: int, ran: bool) -> int:
+        """Attempts in a row that failed, with this one. One that ran counts, if only for a moment."""
+        if not ran:
+            return before + 1
+        if self._driver.clock() - self._connected_at >= BRIEF_SECONDS:
+            return 1
+        return min(before + 1, BRIEF_MAX * len(self.config.servers))
+
+    async def _pause_after(self, rounds: int) -> None:
+        """All servers have failed so many times in a row."""
+        least, most = BACKOFF
+        seconds = min(most, least * 2 ** min(rounds, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._paused()
 
     async def _paused(self) -> None:
         while not self.paused:
@@ -199,13 +248,32 @@ class Bridge:
             elif not self._has_work():
                 self._becomes("idle")
             else:
+                self._begin_session()
                 return
             self._changed.clear()
             await self._changed.wait()
 
+    def _begin_session(self) -> None:
+        filters = TopicMap(self.config.topics, outwards=True).filters()
+        if self.session is None and filters:
+            first = FirstSession(self, filters)
+            first.client = self._driver.opened(first, BRIDGE_LISTENER, f"bridge {self.config.name}")
+            first.state.connection_made(self.clock())
+            self.send_first(first)
+
+    def send_first(self, first: FirstSession) -> None:
+        data = first.state.take(self.clock())
+        if data and first.client is not None:
+            self._driver.received(first.client, data)
+
+    def clock(self) -> float:
+        return self._driver.clock()
+
     def _has_work(self) -> bool:
         session = self.session
-        if self.config.start != "lazy" or session is None or session.subscription_count() == 0:
+        if self.config.start != "lazy" or session is None:
+            return True
+        if all(filter != SETTLED for filter, _ in session.subscriptions()):
             return True
         window = session.window
         return bool(session.queue) or (window is not None and bool(window.entries))
@@ -248,6 +316,7 @@ class Bridge:
                 await self._over
             ran = relay.phase == RUNNING or self.state == "connected"
             self._note_problem(relay.problem)
+            self._note_bit(relay)
             self._clean, self._unsure = relay.begin_clean, relay.unsure
         except (ConnectFailed, TimeoutError, OSError, ValueError) as error:
             late = f"{endpoint_text(server)} did not answer within {DIAL_SECONDS:g} s"
@@ -266,12 +335,22 @@ class Bridge:
             await asyncio.wait([over], timeout=LINGER_SECONDS)
 
     def _note_problem(self, problem: str) -> None:
-        relay = self._relay
-        if relay is not None and relay.far.version == V311 and self._says_bridge and not relay.far.state.speaks_mqtt:
-            self._says_bridge = False  # some brokers close a connection with mosquitto's bit
-        if problem and problem != self.problem:
+        now = self._driver.clock()
+        if problem and (problem != self._logged or now - self._logged_at >= REMIND_SECONDS):
             log.warning("bridge %s: %s; messages wait, and it tries again", self.config.name, problem)
+            self._logged, self._logged_at = problem, now
         self.problem = problem
+
+    def _note_bit(self, relay: BridgeRelay) -> None:
+        """Some brokers refuse a CONNECT with mosquitto's bit, or close its connection without an answer. So does the
+        proxy of a broker that is being restarted: this must happen twice, and is taken back."""
+        if relay.far.version != V311 or relay.far.state.phase == CONNECTED:
+            self._unanswered = 0
+            return
+        self._unanswered += 1
+        if relay.refused == Reason.UNSUPPORTED_PROTOCOL_VERSION or self._unanswered >= UNANSWERED_MAX:
+            self._says_bridge = not self._says_bridge
+            self._unanswered = 0
 
     def _far_options(self) -> ConnectOptions:
         config = self.config
@@ -391,6 +470,7 @@ class Bridge:
         """Messages pass."""
         config = self.config
         self._becomes("connected")
+        self._connected_at = self._driver.clock()
         self.problem = ""
         self.complaints = relay.complaints
         for complaint in relay.complaints:
@@ -432,6 +512,8 @@ class Bridge:
         self._link = self._near = self._relay = None
         if link is not None:
             if relay is not None and not relay.problem:
+                if self.config.notifications == "both":  # DISCONNECT deletes the will
+                    link.write(state_frame(relay.far.state.client_id, relay.far.version, b"0"))
                 relay.far.state.disconnect(Reason.SUCCESS)
                 link.write(relay.far.state.take(self._driver.clock()))
                 link.close()

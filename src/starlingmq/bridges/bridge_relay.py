@@ -16,7 +16,8 @@ The law, which ``BRIDGE_TABLE`` spells for each phase and event:
 
 1. The far side comes first, so that the near session gets its limits (Receive Maximum, Maximum Packet Size, QoS).
 2. A near session that has never been through SETTLING (it lacks ``MARKER``) belongs to no far session: the far one
-   begins clean. Otherwise its packet ids could be taken for repetitions, and messages be swallowed.
+   begins clean. Otherwise its packet ids could be taken for repetitions, and messages be swallowed. So does a far
+   session that was there before another far broker had none (``MARKER_AT``, ``MARKER_OLD``): it is of an earlier pair.
 3. If the far session is lost although the near one is there, its halves of handshakes are gone. A message from there
    that is held is published now. A message that waits for PUBCOMP from there counts as done. One that waits for its
    acknowledgement is sent again with DUP, and in MQTT 5 with the User Property ``AGAIN``: at least once, and marked.
@@ -35,12 +36,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from starlingmq.bridges.site_mark import SITES_MAX, marked, sites_of
+from starlingmq.bridges.site_mark import goes_round, marked
 from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.errors import explain
 from starlingmq.client.events import Completed, Connected, Ended, Event, Refused
 from starlingmq.client.options import QOS, Subscription
 from starlingmq.client.state import ClientState
+from starlingmq.core.publish.bridges import sites_of
 from starlingmq.wire.frames import ack_frame, frame_length, publish_frame
 from starlingmq.wire.mqtt import Ack, decode, decode_publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
@@ -112,6 +114,8 @@ BRIDGE_TABLE: Final[dict[tuple[int, int], int]] = {
 }
 
 MARKER: Final = "$bridge/settled"  # a subscription of near sessions that have been through SETTLING
+MARKER_AT: Final = "$bridge/at/"  # before each site that has had the far session of this pair ...
+MARKER_OLD: Final = "$bridge/old/"  # ... or that of an earlier one
 MARKER_IN: Final = "$bridge/in/"  # before QoS and filter of each subscription at the far broker
 AGAIN: Final = "starlingmq-again"  # a User Property: sent again to a far broker that lost its session
 FILTERS_MAX: Final = 8  # of a SUBSCRIBE: AWS IoT Core takes no more
@@ -195,6 +199,7 @@ class BridgeRelay:
     near: Leg
     phase: int
     problem: str
+    refused: int  # why a broker refused its CONNECT; 0: none did
     begin_clean: bool  # the next attempt must ask the far broker for a clean start
     far_present: bool
     renews: bool  # the far session may be new: all subscriptions there are made again
@@ -218,6 +223,7 @@ class BridgeRelay:
         self.near = near
         self.phase = GREETING
         self.problem = ""
+        self.refused = 0
         self.begin_clean = clean
         self.far_present = False
         self.renews = True
@@ -333,7 +339,7 @@ class BridgeRelay:
             other.out.append(ack_frame(0x62, packet.packet_id))
         topic = leg.topics.other_name(packet.topic)
         sites = sites_of(packet.properties) if packet.properties else []
-        if not topic or other.site in sites or len(sites) >= SITES_MAX:
+        if not topic or (sites and goes_round(sites, leg.site, other.site)):
             self._keep_out(leg, packet.qos, packet.packet_id)
             return
         properties = b""
@@ -451,6 +457,7 @@ class BridgeRelay:
             elif isinstance(event, Completed):
                 self._step(leg, FAR_ANSWERED if leg is self.far else NEAR_ANSWERED, event, now)
             elif isinstance(event, Refused):
+                self.refused = event.reason
                 self._end(leg, f"{self._whose(leg)} refused the connection: {explain(event.reason, event.properties)}")
             elif isinstance(event, Ended):
                 self._end(leg, f"{self._whose(leg)}: {event.detail}")
@@ -482,7 +489,7 @@ class BridgeRelay:
         self.unsure = self.renews
         if self._clean and self.far.version != 5:
             self.begin_clean = False
-            self._end(self.far, "")
+            self._end(self.far, "")  # in 3.1.1 such a session ends with its connection: it has deleted the other one
             return
         self.far_present = connected.session_present
         self.begin_clean = not self.far_present
@@ -494,7 +501,7 @@ class BridgeRelay:
     def _settle(self, connected: Connected, now: float) -> None:
         session = self._look()
         fresh = not connected.session_present or MARKER not in session.subscriptions
-        if fresh and self.far_present:
+        if self.far_present and (fresh or marker(MARKER_OLD, self.far.site) in session.subscriptions):
             self.begin_clean = True
             self._end(self.near, "")
             return
@@ -529,7 +536,7 @@ class BridgeRelay:
         subscribed = {name for name in present if name.startswith(MARKER_IN)}
         outdated = [name.split("/", 3)[3] for name in subscribed if name not in markers]
         self._off(self.far, [filter for filter in outdated if filter not in wanted_far])
-        modern = self.far.version == 5
+        modern = self.far.version == 5  # otherwise the retained messages come all the same
         fresh = 0 if self.retain else 2
         self._on(
             self.far,
@@ -538,14 +545,15 @@ class BridgeRelay:
                     filter=filter,
                     qos=QOS[wanted_far[filter]],
                     no_local=modern,
-                    retain_as_published=modern,
+                    retain_as_published=modern and self.retain,
                     retain_handling=1 if name in subscribed and self.retain else fresh,
                 )
                 for name, filter in markers.items()
                 if name not in subscribed or self.renews
             ],
         )
-        kept = {MARKER, *markers, *wanted_near}
+        pair = self._pair(present)
+        kept = {MARKER, *pair, *markers, *wanted_near}
         self._off(self.near, [name for name in present if name not in kept])
         options = {name: (qos, True, self.retain) for name, qos in wanted_near.items()}
         self._on(
@@ -558,7 +566,17 @@ class BridgeRelay:
                 if not self.far_present or present.get(name) != options[name]
             ],
         )
-        self._on(self.near, [Subscription(filter=name) for name in (*markers, MARKER) if name not in present])
+        self._on(self.near, [Subscription(filter=name) for name in (*markers, *pair, MARKER) if name not in present])
+
+    def _pair(self, present: Iterable[str]) -> list[str]:
+        """The markers of sites that have had a far session, now that there is one at this site."""
+        own = marker(MARKER_AT, self.far.site)
+        at = [name for name in present if name.startswith(MARKER_AT) and name != own]
+        old = [name for name in present if name.startswith(MARKER_OLD)]
+        if self.far_present:
+            return [own, *at, *old]
+        left = {MARKER_OLD + name.removeprefix(MARKER_AT) for name in at}
+        return [own, *sorted(left.union(old) - {marker(MARKER_OLD, self.far.site)})]
 
     def _on(self, leg: Leg, subscriptions: list[Subscription]) -> None:
         for at in range(0, len(subscriptions), FILTERS_MAX):
@@ -599,10 +617,10 @@ class BridgeRelay:
                     self._end(leg, said)
                     return
                 self.complaints.append(said)
-                marker = f"{MARKER_IN}{subscription.qos}/{subscription.filter}"  # it is asked for again next time
+                missing = f"{MARKER_IN}{subscription.qos}/{subscription.filter}"  # it is asked for again next time
                 for step in self._steps:
-                    step[2][:] = [each for each in step[2] if each.filter != marker]
-                self._off(self.near, [marker])
+                    step[2][:] = [each for each in step[2] if each.filter != missing]
+                self._off(self.near, [missing])
 
     def _ends_held(self, leg: Leg, data: bytes, pos: int, now: float) -> bool:
         """Whether it is the PUBCOMP for a message of the lost far session."""
@@ -615,6 +633,10 @@ class BridgeRelay:
         if not self._ending:
             self._step(leg, RELEASED_HELD, None, now)
         return True
+
+
+def marker(kind: str, site: str) -> str:
+    return kind + site.replace("+", "_").replace("#", "_")
 
 
 def number(properties: Properties, key: int, default: int) -> int:

@@ -14,7 +14,7 @@ from starlingmq.wire.frames import publish_frame
 from starlingmq.wire.packets import Will
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
 
-INFLIGHT_3: Final = 100  # in flight with 3.1.1, which announces no Receive Maximum
+INFLIGHT_3: Final = 20  # with 3.1.1, which announces no Receive Maximum; mosquitto ends the connection beyond this
 OUT_MAX: Final = 65_535
 
 
@@ -90,5 +90,5 @@ def state_will(name: str) -> Will:
     return Will(f"$SYS/broker/connection/{name}/state".encode(), b"0", qos=1, retain=True)
 
 
-def state_frame(name: str, version: int) -> bytes:
-    return publish_frame(f"$SYS/broker/connection/{name}/state".encode(), b"1", 0, True, False, 0, version, b"")
+def state_frame(name: str, version: int, payload: bytes = b"1") -> bytes:
+    return publish_frame(f"$SYS/broker/connection/{name}/state".encode(), payload, 0, True, False, 0, version, b"")

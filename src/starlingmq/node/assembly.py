@@ -252,13 +252,15 @@ class Broker:
             self._memory.look()
             if warm is not None:
                 await warm  # otherwise the first logins would wait for it
+            if self._cluster is None:
+                self._use_bridges(self.config)  # their sessions take what the first clients publish
             await listener_set.open(self._open_listener)
             if self.config.streams.listen:
                 await self._open_bulk()
-            self._use_bridges(self.config)
             if self._cluster is not None:
                 read_at = () if self._bulk is None else (bulk_url(self._bulk.address, self.config.node.name),)
                 self._cluster.open_to_clients(listener_set.listeners, read_at)
+                self._use_bridges(self.config)
             admin.local_node.serving = True
         except BaseException:
             await self.stop()

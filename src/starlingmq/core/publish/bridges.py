@@ -15,9 +15,11 @@ from typing import Final
 from starlingmq.config.settings import Config
 from starlingmq.core.session.session import BRIDGE_PREFIX, Client
 from starlingmq.wire.digests import blake2b
-from starlingmq.wire.properties import USER_PROPERTY, Properties
+from starlingmq.wire.properties import USER_PROPERTY, Properties, decode_property_bytes
 
 SITE_BYTES: Final = 4  # of the digest that names a site
+MARK: Final = "starlingmq-sites"  # a User Property of messages: see starlingmq.bridges.site_mark
+_MARK_KEY: Final = MARK.encode()
 SITE: Final = "starlingmq-site"  # a User Property of CONNECT of a bridge and of its CONNACK: the sender's site
 
 
@@ -31,6 +33,24 @@ def tells_state(client: Client, topic: bytes, payload: bytes, qos: int) -> bool:
     if not client.bridge or qos == 2 or payload not in (b"0", b"1"):
         return False
     return topic == state_topic(client.client_id.removeprefix(BRIDGE_PREFIX))
+
+
+def has_been_here(site: str, properties: bytes) -> bool:
+    """Whether a message that another broker's bridge publishes has been at ``site`` before: this broker's own bridge
+    took it there, and the message is not to go round. Asked for each message with properties from a bridge."""
+    return site != "" and _MARK_KEY in properties and site in sites_of(properties)
+
+
+def sites_of(properties: bytes) -> list[str]:
+    """The sites that a message with these encoded properties has been at."""
+    if _MARK_KEY not in properties:
+        return []
+    found: list[str] = []
+    pairs = decode_property_bytes(properties).get(USER_PROPERTY)
+    for pair in pairs if isinstance(pairs, list) else []:
+        if isinstance(pair, tuple) and pair[0] == MARK:
+            found += pair[1].split()
+    return found
 
 
 def tell_site(site: str, properties: Properties, agreed: Properties) -> None:

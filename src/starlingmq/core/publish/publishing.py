@@ -28,7 +28,7 @@ from starlingmq.core.context.remote_qos2 import CANCELLED, COMPLETED, TIMED_OUT
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.delivery.group_engine import GroupEngine
 from starlingmq.core.messages.message import Message
-from starlingmq.core.publish.bridges import tells_state
+from starlingmq.core.publish.bridges import has_been_here, tells_state
 from starlingmq.core.publish.producers import Producers
 from starlingmq.core.publish.publish_admission import ADMITTED, COUNTED, MEMORY, POSTPONED, RESERVED, STREAM_FULL, admit
 from starlingmq.core.publish.publish_admission import ISOLATED as ISOLATED_VERDICT
@@ -119,6 +119,10 @@ class Publishing:
                 return
             if first & 8 and trail is not None:
                 trail.waits().repeated[packet.packet_id] = None
+        if packet.properties and client.bridge and has_been_here(ctx.site, packet.properties):
+            self._drop("bridge_loop", client, message)
+            self._acknowledge_refused(client, packet.qos, packet.packet_id, 0)
+            return
         if client.production is not None:
             client.production.came(packet.topic, packet.payload, packet.retain)
         if ctx.refusing and packet.qos != 0:
