@@ -207,6 +207,14 @@ def test_many_groups_are_measured(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
+@pytest.mark.timeout(90)
+@pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
+def test_bridges_are_measured() -> None:
+    measured(80, "bench.bridges", "--rounds", "1", "--seconds", "0.2", "--waiting", "500")
+
+
+@pytest.mark.slow
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(150)
 def test_the_cost_of_events_is_measured() -> None:
     measured(140, "bench.events", "--rounds", "1", "--seconds", "0.2")

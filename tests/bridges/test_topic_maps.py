@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starlingmq.bridges import topic_maps
-from starlingmq.bridges.site_mark import MARK, marked, sites_of
+from starlingmq.bridges.site_mark import marked
 from starlingmq.bridges.topic_maps import CACHE_MAX, TopicMap
 from starlingmq.config.bridges_section import BridgeConfig, BridgeTopic, check_bridges
+from starlingmq.core.publish.bridges import MARK, sites_of
 from starlingmq.core.topics.topics import matches, valid_topic
 from starlingmq.wire.properties import (
     CONTENT_TYPE,

@@ -1,0 +1,121 @@
+"""The bridge of a cluster of real processes: one node carries it, and another one does when that node is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bridges.real import Line, bridge, reading, starlingmq
+from tests.cluster.real import Cluster, Node
+from tests.cluster.test_real_copies import copied
+from tests.patience import within
+
+from starlingmq.client import Client
+from starlingmq.client.options import QOS
+
+SECONDS = 30.0
+COUNT = 30
+STEADY = 50  # looks that find the same node
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
+]
+
+
+class Carriers:
+    """Looks which node carries the bridge: the last one that has connected to the other broker. While the nodes start,
+    each may find itself alone for a moment."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def now(self) -> Node | None:
+        found = {
+            line[:23]: node  # by time
+            for node in self.cluster.nodes
+            for line in node.said().splitlines()
+            if "bridge b: connected to" in line
+        }
+        return found[max(found)] if found else None
+
+    async def next(self, before: Node | None = None) -> Node:
+        """The next one after ``before``."""
+        seen: list[Node | None] = []
+
+        def is_settled() -> bool:
+            seen.append(self.now())
+            last = set(seen[-STEADY:])
+            return len(seen) >= STEADY and len(last) == 1 and last.isdisjoint([None, before])
+
+        await self.cluster.until(is_settled, "another node carries the bridge")
+        found = seen[-1]
+        assert found is not None
+        return found
+
+
+async def publish_at(nodes: list[Node], first: int) -> None:
+    """Numbers at QoS 1 and 2, at each node in turn."""
+    for index, node in enumerate(nodes):
+        async with Client(node.url) as client, within(SECONDS):
+            for number in range(first + index, first + COUNT, len(nodes)):
+                await client.publish(f"out/{number % 2 + 1}", str(number), qos=QOS[number % 2 + 1])
+
+
+@pytest.mark.long(alone="the nodes of a cluster and another broker, as processes")
+async def test_the_bridge_moves_with_all_that_waits_for_it(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "cluster").mkdir()
+    cluster = Cluster(tmp_path / "cluster", 3, {"copies": 2, "lease_ttl": 3}, proxies=False)
+    async with starlingmq(tmp_path / "far", {}) as far, Line(far.url) as line:
+
+        def add_bridge(settings: dict[str, Any]) -> None:
+            topics = [{"filter": "out/#"}, {"filter": "in/#", "direction": "in"}]
+            settings["bridges"] = [bridge(line.url, *topics)]
+
+        for node in cluster.nodes:
+            node.configure(add_bridge)
+        with cluster:
+            await cluster.whole()
+            await copied(cluster, 2)
+            carriers = Carriers(cluster)
+            first = await carriers.next()
+            async with reading(far.url, "out/#") as there:
+                came: list[int] = []
+
+                async def all_of(until: int) -> None:
+                    while set(range(until)) - set(came):
+                        came.extend(int(each.payload) for each in await there.take())
+
+                await publish_at(cluster.nodes, 0)
+                await all_of(COUNT)
+                line.broken = True
+                line.cut()
+                await publish_at(cluster.nodes, COUNT)
+                first.kill()
+                line.mend()
+                second = await carriers.next(first)
+                await all_of(2 * COUNT)
+                rest = [node for node in cluster.nodes if node is not first]
+                await publish_at(rest, 2 * COUNT)
+                await all_of(3 * COUNT)
+                first.start()
+                await cluster.whole()
+                await copied(cluster, 2)
+                carrying = await carriers.next(second)  # the one that is elected among three
+                assert carrying is first
+                await publish_at(cluster.nodes, 3 * COUNT)
+                carrying.ask("cluster.drain", no_wait="yes")
+                assert await carriers.next(carrying) is second
+                others = [node for node in cluster.nodes if node is not carrying]
+                await publish_at(others, 4 * COUNT)
+                await all_of(5 * COUNT)
+                twice = [number for number in came if number % 2 == 1 and came.count(number) > 1]
+                assert not twice, "QoS 2"
+                async with reading(others[0].url, "in/#") as here:
+                    async with Client(far.url) as client:
+                        await client.publish("in/a", "y", qos=2)
+                    assert (await here.one())[1] == b"y"
+            assert not cluster.complaints()
