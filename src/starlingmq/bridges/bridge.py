@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ log = logging.getLogger("starlingmq")
 BACKOFF: Final = (0.2, 30.0)  # seconds before the first attempt after a failure, and at most
 RESTARTS_MAX: Final = 3  # attempts at once for a clean start; a broker may say that a session is there all the same
 DIAL_SECONDS: Final = 30.0  # for a connection with TLS, and for CONNACK: a slow broker is not one that is away
+GATHER_FROM: Final = 64  # messages in flight: then a read of fewer bytes than ...
+GATHER_BYTES: Final = 2048  # ... these is followed by a pause of ...
+GATHER_SECONDS: Final = 0.001  # ... this length
 LINGER_SECONDS: Final = 60.0  # a lazy bridge stays connected for so long without messages
 LOOK_SECONDS: Final = 1.0  # between two looks whether this node carries it, or a lazy one has something to do
 BRIEF_SECONDS: Final = 5.0  # a connection that ends sooner is followed by longer and longer pauses ...
@@ -122,6 +126,7 @@ class Bridge:
         self.complaints: list[str] = []
         self.counts = counts
         self._driver = driver
+        self._loop = asyncio.get_running_loop()
         self._site = site
         self._elected = elected
         self._since = self._connected_at = driver.clock()
@@ -139,6 +144,7 @@ class Bridge:
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
         self._flushes = False  # it will be called soon
+        self._gathers = False  # the far connection is not read for a moment
         self._reads = True  # the far connection is read
         self._changed = asyncio.Event()
         if elected():
@@ -385,7 +391,21 @@ class Bridge:
         relay = self._relay
         if relay is not None:
             relay.received(relay.far, data, self._driver.clock())
+            if len(data) < GATHER_BYTES and relay.phase == RUNNING and not self._gathers and self._busy():
+                self._gathers = True
+                self._loop.call_later(GATHER_SECONDS, self._gathered)
             self._flush()
+
+    def _busy(self) -> bool:
+        """Whether so many messages are in flight that acknowledgements should be gathered: many brokers write each
+        of them alone, and to read each alone would cost more than its message."""
+        near = self._near
+        session = None if near is None or near.client is None else near.client.session
+        return session is not None and session.window is not None and len(session.window.entries) >= GATHER_FROM
+
+    def _gathered(self) -> None:
+        self._gathers = False
+        self.set_reading()
 
     def link_lost(self, link: Link, error: Exception | None) -> None:
         """Of ``client.link.Owner``."""
@@ -398,7 +418,7 @@ class Bridge:
             relay.received(relay.near, data, self._driver.clock())
             if not self._flushing and not self._flushes:  # the driver is in its turn, and must not be called now
                 self._flushes = True
-                asyncio.get_running_loop().call_soon(self._flush)
+                self._loop.call_soon(self._flush)
 
     def near_lost(self, handle: NearHandle) -> None:
         if handle.client is not None:
@@ -412,7 +432,7 @@ class Bridge:
         relay, near = self._relay, self._near
         if self._link is None or relay is None:
             return
-        reads = relay.reads() and (near is None or near.reads)
+        reads = relay.reads() and (near is None or near.reads) and not self._gathers
         if reads != self._reads:
             self._reads = reads
             self._link.set_reading(reads)
@@ -482,13 +502,16 @@ class Bridge:
             relay.far.out.append(state_frame(relay.far.state.client_id, relay.far.version))
 
     def _arm(self, relay: BridgeRelay) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Keep one timer. One that is early costs a look."""
         due = relay.wake_at()
-        if due < float("inf"):
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, due - self._driver.clock()), self._tick)
+        if due == inf:
+            return
+        seconds = max(0.0, due - self._driver.clock())
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
