@@ -58,7 +58,7 @@ class ConnectOptions:
     max_queued: int = 100_000  # messages waiting for the window or for a connection
     connect_timeout: float = 10.0
     properties: Properties = field(default_factory=dict)
-    bridge: bool = False  # says so as mosquitto does: its subscriptions are then No Local and Retain As Published
+    bridge: bool = False  # 3.x: says so as mosquitto does; subscriptions are then No Local and Retain As Published
 
     def __post_init__(self) -> None:
         if self.version not in (V31, V311, V5):
@@ -96,7 +96,7 @@ class ConnectOptions:
             password=self.password,
             will=self.will,
             properties=self.announced() if self.version == V5 else {},
-            bridge=self.bridge,
+            bridge=self.bridge and self.version != V5,
         )
 
 
@@ -118,3 +118,4 @@ class ConnectFields(TypedDict, total=False):
     max_queued: int
     connect_timeout: float
     properties: Properties
+    bridge: bool
