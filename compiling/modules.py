@@ -101,6 +101,7 @@ MODULES: Final = {
     "cluster/wills/will_entry.py": FOR_EACH_SESSION,
     "cluster/wills/will_registration.py": FOR_EACH_SESSION,
     "cluster/wills/will_settlement.py": FOR_EACH_SESSION,
+    "cluster/wills/will_states.py": FOR_EACH_SESSION,
     "cluster/wills/will_table.py": FOR_EACH_SESSION,
     "net/broker_clock.py": "is read in each turn of the event loop",
     "net/client_output.py": "runs for each write to a client",

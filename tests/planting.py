@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import starlingmq
+from starlingmq.core.structures.state_table import Row, StateTable
 
 Plant = AbstractContextManager[Any]
 """A mistake that is there while it is entered. It may be entered again."""
@@ -63,6 +64,13 @@ def during(owner: Any, name: str, inner: Any, inner_name: str, wrong: Any) -> Pl
             return sound(*arguments)
 
     return around(owner, name, planted)
+
+
+def row_of(table: StateTable[Any, Any, Any], row: Row[Any, Any, Any]) -> Plant:
+    """That row in place of the one that the table has for its state and event."""
+    if (row.state, row.event) not in table.rows:
+        raise PlantDoesNotApply(f"{table.about}: {row.state.name} on {row.event.name} has no row")
+    return patch.dict(table.rows, {(row.state, row.event): row})
 
 
 class Together(AbstractContextManager[None]):

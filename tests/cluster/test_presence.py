@@ -15,15 +15,17 @@ from tests.cluster.presence_world import run
 from tests.cluster.test_wills import kept, kill
 from tests.few import few
 from tests.harness import FakeClient
-from tests.planting import first_to_find
+from tests.planting import first_to_find, row_of
 
 import starlingmq
 from starlingmq.cluster.retained.retained_sync import RetainedSync
 from starlingmq.cluster.takeover.inbound_claims import InboundClaims
 from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, taken_name
 from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.cluster.wills.will_states import WILL_TABLE, WillAction, WillEvent, WillState
 from starlingmq.core.connect.connecting import Connecting
 from starlingmq.core.session.session import Client
+from starlingmq.core.structures.state_table import goes
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 
@@ -252,7 +254,6 @@ def test_a_will_is_given_up_when_its_node_died_while_it_published_it() -> None:
     assert not again.output
     fleet.advance(0.6)
     assert again.expect(Connack).reason == 0
-    assert fleet[1].cluster.wills.settling.lost == 1
     assert said(watcher) == [b"online 1"]
 
 
@@ -319,13 +320,11 @@ def wills_at_this_node_are_due_only_with_the_connack() -> Any:
 
 
 def no_record_is_written_where_none_is() -> Any:
-    return patch.object(WillSettlements, "_look_at_nothing", lambda self, each, revision: self._conclude(each))
+    return row_of(WILL_TABLE, goes(WillState.NONE, WillEvent.UNHEARD, WillState.NONE, WillAction.CONCLUDE))
 
 
 def a_will_that_is_under_way_is_not_waited_for() -> Any:
-    return patch.object(
-        WillSettlements, "_wait_for_publication", lambda self, each, value, revision: self._conclude(each)
-    )
+    return row_of(WILL_TABLE, goes(WillState.FIRING, WillEvent.EXPECTED, WillState.FIRING, WillAction.CONCLUDE))
 
 
 def a_copy_is_not_waited_for() -> Any:

@@ -14,8 +14,8 @@ from tests.cluster.test_wills import kill, leave_will, published, watch
 from tests.cluster.will_records import WillRecords
 from tests.harness import FakeClient
 
-from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_messages import WillChange
+from starlingmq.cluster.shares.will_book import WillBook
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.taken_away import KEPT_SECONDS, TakenAway
 from starlingmq.cluster.wills.taken_wills import TakenWills
@@ -120,7 +120,6 @@ def test_a_taken_will_is_waited_for_as_long_as_its_taker_may_publish_it(connecte
     assert (copy in world.store.records) == connected, (
         "a copy of a node that is gone would be published when it is back"
     )
-    assert world.found.lost == (not connected)
 
 
 def test_a_taken_will_ends_with_its_copy_or_is_forgotten_when_no_connect_waits() -> None:
@@ -129,7 +128,7 @@ def test_a_taken_will_ends_with_its_copy_or_is_forgotten_when_no_connect_waits()
     taken.note("gone", world.now)
     assert taken.is_unpublished("gone", world.now)
     world.pass_time(0.1)
-    assert not taken.is_unpublished("gone", world.now) and len(taken) == 0
+    assert not taken.is_unpublished("gone", world.now) and "gone" not in taken
     world.put(taken_key(2, 1, "c"), WILL)
     taken.note("c", world.now)
     for _ in range(5):
@@ -139,7 +138,7 @@ def test_a_taken_will_ends_with_its_copy_or_is_forgotten_when_no_connect_waits()
         assert taken.is_unpublished("c", world.now), "a CONNECT waits for it"
     world.pass_time(KEPT_SECONDS + 1.0)
     taken.turn(world.now)
-    assert len(taken) == 0
+    assert "c" not in taken
     world.pass_time(1.0)
     assert world.found.wake_at() == 0.0, "its records are not read any more"
 
@@ -318,7 +317,7 @@ def test_a_copy_that_is_given_up_or_was_published_by_an_earlier_incarnation_is_d
 
 
 def claims_are_told_of_no_copies() -> Any:
-    return patch.object(OwnerBook, "has_copies", lambda self, client_id: False)
+    return patch.object(WillBook, "besides", lambda self, client_id, node: ())
 
 
 def the_node_of_a_taken_will_says_that_there_was_none() -> Any:

@@ -183,10 +183,10 @@ def due_after_the_delay_unless_the_session_ends_at_once(delay: int, session_expi
     return 0 if session_expiry == 0 else delay
 
 
-ELSEWHERE, KILLED = partial(check, "other node"), partial(check, "other node, the first is killed")
+KILLED = partial(check, "other node, the first is killed")
 MISTAKES = {
     "a node where the client is back knows the delay only": Mistake(
-        Settlement, "cancels", by_the_delay_as_sent, ELSEWHERE
+        Settlement, "cancels", by_the_delay_as_sent, KILLED
     ),
     "the record of a will has the delay only": Mistake(
         cluster_wills, "registered", record_with_the_delay_as_sent, KILLED

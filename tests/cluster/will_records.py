@@ -7,7 +7,7 @@ from collections.abc import Callable, Container
 
 from starlingmq.cluster.shares.share_table import SHARES, share_of
 from starlingmq.cluster.shares.will_book import node_of
-from starlingmq.cluster.wills.will_records import RegisteredWill, client_of_key
+from starlingmq.cluster.wills.will_records import RegisteredWill, client_of_key, decode_will
 from starlingmq.cluster.wills.will_store import LedWills, WillChanged, WillFollower, WillRecord, WillUpdate
 
 
@@ -61,6 +61,9 @@ class WillRecords:
         self._asked.append(
             lambda: answered([each for key, each in self.records.items() if client_of_key(key) == client_id])
         )
+
+    def decoded(self, wills: tuple[tuple[bytes, int, bytes], ...]) -> list[WillRecord]:
+        return [WillRecord(key, revision, decode_will(data)) for key, revision, data in wills]
 
     def follow(self, node: int, follower: WillFollower) -> None:
         """There is nothing to tell."""

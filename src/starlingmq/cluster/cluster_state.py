@@ -186,7 +186,7 @@ class ClusterState:
         ports = OwnershipPorts(
             lambda client_id: self.takeovers.floor(client_id),
             lambda client_id: self.takeovers.is_wanted(client_id),
-            lambda client_id: self.wills.is_known(client_id),
+            lambda client_id: self.wills.table.is_known(client_id),
             lambda client_id: self.wills.arm(client_id),
             lambda client_id, claimed: self.wills.claimed(client_id, claimed),
         )

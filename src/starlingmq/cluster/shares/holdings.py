@@ -46,7 +46,7 @@ class Holdings:
             *[inbound.owned for inbound in migrations.of(client_id)],
             *[max(outbound.session.epoch, OLDEST) for outbound in migrations.outbound_of.get(client_id, ())],
         )
-        if epoch == 0 and self._wills.is_known(client_id):
+        if epoch == 0 and self._wills.table.is_known(client_id):
             epoch = OLDEST
         return epoch, self._takeovers.discarded_below(client_id)
 

@@ -4,7 +4,7 @@ Laws, the same that the keys in etcd had (``takeover.ownership``):
 
 - A claim writes the key of its node, and reads those of all nodes in the same step. Its epoch is above all epochs of
   the share, and above all that the claiming node knows. It registers the will of its CONNECT in that step, too, and its
-  answer says whether there are wills of the client id that nodes have taken: the CONNECT waits for these.
+  answer has all other wills of the client id: those that nodes have taken are waited for, the others settled.
 - A key is deleted by a release of its epoch, or of a later one.
 - ``unknown`` nodes have not said what they have, and the book may miss their keys from before it was collected: a claim
   names each of them with the highest epoch that was granted then. So a session from before is assumed there to be the
@@ -21,7 +21,6 @@ from starlingmq.cluster.shares.share_table import VERSION_SHIFT
 from starlingmq.cluster.shares.will_book import WillBook, node_of
 from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.wills.will_records import (
-    REGISTERED,
     SETTLED,
     RegisteredWill,
     client_of_key,
@@ -30,6 +29,7 @@ from starlingmq.cluster.wills.will_records import (
     is_taken,
     will_key,
 )
+from starlingmq.cluster.wills.will_states import WILL_TABLE, WillEvent, state_of
 
 
 class OwnerBook:
@@ -81,11 +81,9 @@ class OwnerBook:
             return b""
         key = will_key(owner.node, claim.client_id)
         will = decode_will(claim.will)
-        known = self.wills.value(claim.client_id, key)
-        if known is not None:
-            before = decode_will(known)
-            if (before.state, before.id) != (REGISTERED, will.id):
-                return b""
+        before = self.wills.record(claim.client_id, key)
+        if WILL_TABLE.step(state_of(before), WillEvent.CLAIMED).ignored or (before and before.id != will.id):
+            return b""
         will.epoch = owner.epoch
         value = encode_will(will)
         self.wills.write(owner.epoch, ((key, value),))
@@ -94,19 +92,10 @@ class OwnerBook:
     def disarm(self, node: int, message: Disarm) -> WillChange | None:
         """The change that deletes the will of a CONNECT that was given up, if it is registered."""
         key = will_key(node, message.client_id)
-        known = self.wills.value(message.client_id, key)
-        if known is None:
-            return None
-        before = decode_will(known)
-        if (before.state, before.id) != (REGISTERED, message.will):
+        before = self.wills.record(message.client_id, key)
+        if before is None or WILL_TABLE.step(state_of(before), WillEvent.GIVEN_UP).ignored or before.id != message.will:
             return None
         return WillChange(0, message.client_id, key, self.wills.revision(message.client_id, key), ((key, None),))
-
-    def has_copies(self, client_id: str) -> bool:
-        """Whether nodes have taken wills of the client id, and may publish them. The node of the claim counts as well:
-        it may not know yet what it, or its earlier incarnation, has taken."""
-        taken = [value for key, _, value in self.wills.of_client(client_id) if is_taken(key)]
-        return any(decode_will(value).state == REGISTERED for value in taken)
 
     def _with_suspected(self, found: tuple[OwnerKey, ...], node: int) -> tuple[OwnerKey, ...]:
         """These keys, and those that unknown nodes may have, apart from the claiming ``node``."""

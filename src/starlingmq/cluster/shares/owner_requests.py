@@ -55,7 +55,7 @@ class OwnerRequests:
     def _claimed(self, answer: OwnerAnswer) -> Claimed:
         others = [key for key in answer.keys if key.node != self._me]
         floor = max([key.epoch if key.floor == CLEAN else key.floor for key in others], default=0)
-        return Claimed(answer.epoch, {key.node: key.epoch for key in others}, floor, answer.armed, answer.copies)
+        return Claimed(answer.epoch, {key.node: key.epoch for key in others}, floor, answer.armed, answer.wills)
 
     def release(self, client_id: str, node: int, epoch: int, answered: Callable[[str, int, int, int], None]) -> None:
         def released(answer: OwnerAnswer) -> None:

@@ -271,10 +271,10 @@ class ShareLeader:
 
     def _grant(self, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...], will: bytes) -> None:
         """The deputy answers, if there is one. ``will``: the record that is written with the key."""
-        copies = led.book.has_copies(claim.client_id)
-        self._keep(led, KeyChanged(led.share, claim.client_id, key, claim.ticket, found, will, copies))
+        self._keep(led, KeyChanged(led.share, claim.client_id, key, claim.ticket, found, will))
         if not led.pair.deputy:
-            self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found, will != b"", copies))
+            wills = led.book.wills.besides(claim.client_id, key.node)
+            self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found, will != b"", wills))
 
     def _change_wills(self, led: LedShare, node: int, change: WillChange, table: ShareTable) -> None:
         book = led.book

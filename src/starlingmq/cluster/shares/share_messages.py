@@ -57,20 +57,20 @@ class Read(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 class OwnerAnswer(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """``epoch``: of the claim, or the highest of the share. ``keys``: before the claim; of a release: the later key
-    that it has not deleted. ``armed``: the will of the claim is registered, in the revision ``epoch``. ``copies``:
-    nodes have taken wills of the client id, and may publish them."""
+    that it has not deleted. ``armed``: the will of the claim is registered, in the revision ``epoch``. ``wills``: the
+    other wills of its client id."""
 
     ticket: int
     epoch: int
     keys: tuple[OwnerKey, ...]
     armed: bool = False
-    copies: bool = False
+    wills: tuple[WillKey, ...] = ()
 
 
 class KeyChanged(msgspec.Struct, array_like=True, tag=5, frozen=True):
     """A key is written; its epoch 0: deleted. ``ticket``: of the claim that has written it, which the deputy answers
-    with ``found`` and ``copies`` once it has the key; 0: there is none. ``will``: the record of the will that is
-    written with it, in the revision of its epoch; empty: none."""
+    with ``found`` once it has the key; 0: there is none. ``will``: the record of the will that is written with it, in
+    the revision of its epoch; empty: none."""
 
     share: int
     client_id: str
@@ -78,7 +78,6 @@ class KeyChanged(msgspec.Struct, array_like=True, tag=5, frozen=True):
     ticket: int = 0
     found: tuple[OwnerKey, ...] = ()
     will: bytes = b""
-    copies: bool = False
 
 
 class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):

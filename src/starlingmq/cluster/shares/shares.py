@@ -209,8 +209,9 @@ class Shares(Subsystem):
 
     def _keep(self, leader: int, change: KeyChanged) -> None:
         if self.books.keep(leader, change) and change.ticket:
-            armed = change.will != b""
-            self.send(change.key.node, OwnerAnswer(change.ticket, change.key.epoch, change.found, armed, change.copies))
+            node, armed = change.key.node, change.will != b""
+            wills = self.books.books[change.share].wills.besides(change.client_id, node)
+            self.send(node, OwnerAnswer(change.ticket, change.key.epoch, change.found, armed, wills))
 
     def _look_at_earlier(self, message: Earlier) -> None:
         for client_id, epoch in message.keys:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from starlingmq.cluster.shares.share_messages import WillKey, WillWrite
-from starlingmq.cluster.wills.will_records import client_of_key
+from starlingmq.cluster.wills.will_records import RegisteredWill, client_of_key, decode_will, will_key
 
 
 def node_of(key: bytes) -> int:
@@ -23,9 +23,9 @@ class WillBook:
         """0: there is no such key."""
         return self._records.get(client_id, {}).get(key, (0, b""))[0]
 
-    def value(self, client_id: str, key: bytes) -> bytes | None:
-        record = self._records.get(client_id, {}).get(key)
-        return None if record is None else record[1]
+    def record(self, client_id: str, key: bytes) -> RegisteredWill | None:
+        found = self._records.get(client_id, {}).get(key)
+        return None if found is None else decode_will(found[1])
 
     def write(self, revision: int, writes: Iterable[WillWrite]) -> None:
         for key, value in writes:
@@ -39,6 +39,10 @@ class WillBook:
 
     def of_client(self, client_id: str) -> tuple[WillKey, ...]:
         return tuple([(key, *record) for key, record in self._records.get(client_id, {}).items()])
+
+    def besides(self, client_id: str, node: int) -> tuple[WillKey, ...]:
+        """Those of the client id, but for the will that its session at that node leaves."""
+        return tuple([each for each in self.of_client(client_id) if each[0] != will_key(node, client_id)])
 
     def of_node(self, node: int) -> tuple[WillKey, ...]:
         return tuple([each for each in self.all() if node_of(each[0]) == node])

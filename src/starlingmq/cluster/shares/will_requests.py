@@ -104,6 +104,9 @@ class WillRequests:
 
         self.lines.ask_at_once(WillRead(self.lines.ticket(), client_id), came)
 
+    def decoded(self, wills: tuple[WillKey, ...]) -> list[WillRecord]:
+        return [self._record(each) for each in wills]
+
     def follow(self, node: int, follower: WillFollower) -> None:
         self._me, self._follower = node, follower
         self._begin_reading()

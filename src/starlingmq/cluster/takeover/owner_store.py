@@ -26,14 +26,14 @@ class OwnerKey(NamedTuple):
 
 class Claimed(NamedTuple):
     """A claim was granted. ``others``: nodes with a key before, and their epochs, without the claiming node. Everything
-    of epochs below ``floor`` was discarded. ``armed``: the will that came with it is registered. ``copies``:
-    nodes have taken wills of the client id, and may publish them."""
+    of epochs below ``floor`` was discarded. ``armed``: the will that came with it is registered. ``wills``: all other
+    wills of the client id (``wills.will_records``), each with its key, its revision, and its value."""
 
     epoch: int
     others: dict[int, int]
     floor: int
     armed: bool = False
-    copies: bool = False
+    wills: tuple[tuple[bytes, int, bytes], ...] = ()
 
 
 class OwnerStore(Protocol):

@@ -1,21 +1,8 @@
 """Wills of the whole cluster: each is published at most once, by its own node or by another one if that node is gone.
 
-::
-
-    own node     nothing --the claim of its CONNECT--> REGISTERED --due--> FIRING --confirmed--> published, stored
-                    ^                                      |  |                                        |
-                    '-------DISCONNECT, or refused---------'  |                                        '--> nothing
-    others                                                    '--> SETTLED: taken by the leader, because its node is
-                                 gone and it is due; or taken or cancelled by the node where its client is back
-                                 (will_settlement)
-
-"Registered" is written in the step in which the leader grants the claim, and answered by the deputy, which has it then.
-If the client's earlier will still has its record at this node, the claim registers nothing: the record is changed once
-that will is published or cancelled, and CONNACK waits for it.
-
-The leader is that of the share of the client id. Every step is a change of one record, and succeeds only if the record
-is unchanged: of two nodes that want the same will, one gets it. That node writes so before it publishes, and stores in
-the same turn that it has published.
+``will_states`` has the states of the record that the leader of the share and its deputy have of each will, and their
+laws. If the client's earlier will still has its record at this node, a claim registers nothing: the record is changed
+once that will is published or cancelled, and CONNACK waits for it.
 
 Invariants:
 
@@ -65,10 +52,12 @@ from starlingmq.cluster.wills.will_records import (
     TAKEN,
     RegisteredWill,
     encode_will,
+    is_taken,
     registered,
 )
 from starlingmq.cluster.wills.will_registration import WillRegistration
 from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.cluster.wills.will_states import WillEvent, WillState, state_of
 from starlingmq.cluster.wills.will_store import WillStore
 from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
@@ -103,12 +92,12 @@ class ClusterWills(Subsystem):
         self._written = written
         self._owners = owners
         self._connected = connected
-        self._seconds = config.takeover_timeout
+        self._seconds = seconds = config.takeover_timeout
+        self._store = store
         self._broker = broker
         self._ctx = broker.ctx
         self._wills = self._ctx.cluster.share_wills()
         self.table = WillTable(broker, ownership)
-        seconds = config.takeover_timeout
         self.registration = WillRegistration(self.table, self._wills, seconds, self._settled, store)
         self.taken = TakenWills(self.table, self.registration)
         self.lost = LostWills(store, gone, connected, config.member_timeout, self.taken.take)
@@ -153,10 +142,6 @@ class ClusterWills(Subsystem):
         """This node was removed from the cluster: the leader has published its wills."""
         self.table.give_up(facts)
 
-    def is_known(self, client_id: str) -> bool:
-        """Whether this node has, or has taken, a will of the client id."""
-        return self.table.is_known(client_id)
-
     def held_wills(self, client_id: str) -> list[tuple[bytes, int, bytes]]:
         """Key, revision and value of each record of the client id's wills that this node has."""
         found: list[tuple[bytes, int, bytes]] = []
@@ -169,7 +154,7 @@ class ClusterWills(Subsystem):
     def newest_epoch(self, client_id: str) -> int:
         """The newest epoch in which the client has left a will here; 0: none."""
         session, entry = self._ctx.sessions.get(client_id), self.table.get(client_id)
-        wills = [due.will for due in self._wills.due if due.client_id == client_id]
+        wills = [will for name, will in self._wills.due if name == client_id]
         wills += [] if entry is None else entry.due
         if session is not None and session.will is not None:
             wills.append(session.will)
@@ -210,8 +195,8 @@ class ClusterWills(Subsystem):
         """A due will is stored in the turn in which its session forgets it, whether or not this node's number is
         known."""
         due, self._wills.due = self._wills.due, []
-        for each in due:
-            self.table.add_due(each.client_id, each.will, now)
+        for client_id, will in due:
+            self.table.add_due(client_id, will, now)
 
     def unpublished(self, client_id: str) -> bool:
         """Whether a will of an earlier connection is still to be published here, or its settlement to be confirmed, or
@@ -229,8 +214,12 @@ class ClusterWills(Subsystem):
 
     def claimed(self, client_id: str, claimed: Claimed) -> None:
         """The claim of a CONNECT is answered."""
-        if claimed.copies:
+        records = self._store.decoded(claimed.wills)
+        copies = [each for each in records if is_taken(each.key)]
+        if any(state_of(each.value) is WillState.ARMED for each in copies):
             self._taken_away.note(client_id, self._ctx.now)
+        elif not copies:
+            self.settling.told(claimed.epoch, records)
         self.registration.armed(client_id, claimed.epoch if claimed.armed else 0)
 
     # The will of a CONNECT that waits
@@ -428,21 +417,18 @@ class ClusterWills(Subsystem):
         if entry.is_held(now, self._connected):
             last = entry.due[-1]
             if known is None or known.state != REGISTERED or known.id != last.id:
-                self.registration.amend(name, entry, registered(last, 0, now))
+                self.registration.step(name, entry, WillEvent.WANTED, registered(last, 0, now))
             return
         first = entry.due[0]
         if known is None or known.state != FIRING or known.id != first.id or now >= entry.allowed_until:
-            self.registration.amend(name, entry, RegisteredWill(FIRING, first.id, epoch=first.epoch))
+            self.registration.step(name, entry, WillEvent.FIRES, RegisteredWill(FIRING, first.id, epoch=first.epoch))
 
     def _step_of_session(self, name: str, entry: WillEntry, session: Session | None) -> None:
         value = self._wanted(name, session)
-        if value is not None:
-            if entry.known != value:
-                self.registration.amend(name, entry, value)
-        elif entry.revision:
-            self.registration.amend(name, entry, None)
-        else:
-            self.table.forget(name)
+        if value is None:
+            self.registration.step(name, entry, WillEvent.OVER)
+        elif entry.known != value:
+            self.registration.step(name, entry, WillEvent.WANTED, value)
 
     def _wanted(self, client_id: str, session: Session | None) -> RegisteredWill | None:
         """The record of the will that the client has here: of its session, or of its CONNECT that waits."""

@@ -14,11 +14,13 @@ data, it will serve that data, and publish the wills that are due then.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.wills.will_records import REGISTERED, SETTLED, TAKEN, RegisteredWill, owner_of, taken_key
+from starlingmq.cluster.wills.will_records import SETTLED, TAKEN, RegisteredWill, owner_of, taken_key
+from starlingmq.cluster.wills.will_states import WILL_TABLE, WillEvent, state_of
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillStore, WillUpdate
 
 TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; more in the next turns
@@ -26,17 +28,14 @@ RECORDS_PER_TURN: Final = 1000  # to be searched; at least those of a share
 SHARES_PER_TURN: Final = 64
 
 
+@dataclass(slots=True, eq=False)
 class Plan:
     """A will of a node that is gone, due at ``due_at``."""
 
-    __slots__ = ("due_at", "key", "revision", "sent", "value")
-
-    def __init__(self, key: bytes, revision: int, value: RegisteredWill, due_at: float) -> None:
-        self.key = key
-        self.revision = revision
-        self.value = value
-        self.due_at = due_at
-        self.sent = False
+    key: bytes
+    revision: int
+    value: RegisteredWill
+    due_at: float
 
 
 class LostWills:
@@ -90,9 +89,7 @@ class LostWills:
         for _ in range(TAKEN_PER_TURN):
             if self._next_due() > now:
                 break
-            plan = self._plans[heappop(self._due)[1]]
-            plan.sent = True
-            self._take(plan)
+            self._take(self._plans.pop(heappop(self._due)[1]))
 
     def _look_at(self, node: int, now: float) -> None:
         if not self._gone(node):
@@ -121,7 +118,7 @@ class LostWills:
         while self._due:
             due_at, key = self._due[0]
             plan = self._plans.get(key)
-            if plan is not None and not plan.sent and plan.due_at == due_at:
+            if plan is not None and plan.due_at == due_at:
                 return due_at
             heappop(self._due)
         return inf
@@ -152,7 +149,7 @@ class LostWills:
         value = record.value
         if value is None or name.startswith(TAKEN):
             return
-        if value.state == REGISTERED and node in self._lost:
+        if node in self._lost and not WILL_TABLE.step(state_of(value), WillEvent.LOST).ignored:
             since = self._gone_since.get(node, 0.0)
             plan = Plan(record.key, record.revision, value, value.due_at or since + value.seconds)
             self._plans[record.key] = plan

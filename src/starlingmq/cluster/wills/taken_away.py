@@ -23,9 +23,6 @@ class TakenAway:
         self._kept = limit + KEPT_SECONDS
         self._until: dict[str, float] = {}  # client id -> when it is forgotten, in that order
 
-    def __len__(self) -> int:
-        return len(self._until)
-
     def __contains__(self, client_id: str) -> bool:
         return client_id in self._until
 

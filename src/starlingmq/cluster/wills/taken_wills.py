@@ -1,19 +1,14 @@
 """Wills that this node has taken from other nodes, to publish them: as the leader of their share, because their node is
 gone (``lost_wills``), or because their clients are back here (``will_settlement``).
 
-::
-
-    taken --in time----------------------> due, published, stored, deleted
-      '-----too late, or after a restart-> taken again: its record is written as it is, unless it has changed
-    taken by an earlier incarnation of a node that stores nothing: lost, deleted
-    published, and etcd has not yet what it retains: FIRING, deleted when etcd has it
+The record of one that a node without storage has taken in an earlier incarnation is deleted: that will is lost.
 
 Laws:
 
 - A taken will is published only within the time that the last change of its record allows
   (``WillEntry.allowed_until``).
 - Wherever its client connects, it gets no CONNACK while the taken will is REGISTERED: the leader says with each claim
-  that there is one (``OwnerBook.has_copies``), and the CONNECT waits until it is not, or deletes it once it has been
+  that there is one, and the CONNECT waits until it is not, or deletes it once it has been
   unchanged for too long (``will_settlement``). So however late, a record that is unchanged may be taken again.
 - A node without storage does not know whether its earlier incarnation has published a copy, and answered the client.
 """
@@ -27,6 +22,7 @@ from msgspec import structs
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import FIRING, REGISTERED, will_from
 from starlingmq.cluster.wills.will_registration import WillRegistration
+from starlingmq.cluster.wills.will_states import WillEvent
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord
 from starlingmq.cluster.wills.will_table import WillTable
 
@@ -72,22 +68,20 @@ class TakenWills:
         """etcd has not yet what the will retains, so its record stays; but no CONNECT has to wait for that."""
         known = entry.known
         if known is not None and known.state == REGISTERED and entry.published == known.id:
-            self._registration.amend(name, entry, structs.replace(known, state=FIRING))
+            self._registration.step(name, entry, WillEvent.FIRES, structs.replace(known, state=FIRING))
 
     def step(self, name: str, entry: WillEntry, now: float) -> None:
         """Brings the record to what it should be, by one change."""
         known = entry.known
-        if known is None:
-            if entry.published:
+        if known is None or entry.published == known.id or known.state == FIRING:
+            if known is None and entry.published:
                 self._table.drop_published(name)
-            self._table.forget(name)
-        elif entry.published == known.id or known.state == FIRING:
-            self._registration.amend(name, entry, None)
+            self._registration.step(name, entry, WillEvent.OVER)
         elif entry.revision < self._since and not self._table.is_stored():
             self.lost += 1
             entry.due.clear()
             entry.published = known.id
-            self._registration.amend(name, entry, None)
+            self._registration.step(name, entry, WillEvent.OVER)
         elif now < entry.allowed_until:
             if not entry.due:
                 entry.due.append(will_from(known))
@@ -111,4 +105,4 @@ class TakenWills:
                 self._table.look_later(name)
                 continue
             self._again.append(name)
-            self._registration.amend(name, entry, entry.known)
+            self._registration.step(name, entry, WillEvent.WANTED, entry.known)

@@ -26,6 +26,7 @@ from typing import Final
 
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import SETTLED, RegisteredWill, wills_of
+from starlingmq.cluster.wills.will_states import WILL_TABLE, WillAction, WillEvent, state_of
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillStore, WillUpdate
 from starlingmq.cluster.wills.will_table import WillTable
 from starlingmq.core.context.will_port import WillPort
@@ -127,10 +128,15 @@ class WillRegistration:
         """Whether a change of the name's record is requested and not answered."""
         return name in self._under_way
 
-    def amend(self, name: str, entry: WillEntry, value: RegisteredWill | None) -> None:
-        """Brings the name's record to that value (None: deletes it), unless it has changed."""
-        self._under_way[name] = None
-        self._store.change(WillUpdate(self._keys + name.encode(), entry.revision, value), self._changed)
+    def step(self, name: str, entry: WillEntry, event: WillEvent, value: RegisteredWill | None = None) -> None:
+        """Brings the name's record to ``value``, or deletes it, as the event has it, unless the record has changed."""
+        (action,) = WILL_TABLE.step(state_of(entry.known), event).actions
+        if action is WillAction.FORGET and not entry.revision:  # else this version does not know its form
+            self._table.forget(name)
+        else:
+            written = value if action is WillAction.WRITE else None
+            self._under_way[name] = None
+            self._store.change(WillUpdate(self._keys + name.encode(), entry.revision, written), self._changed)
 
     def arm(self, client_id: str, value: RegisteredWill) -> None:
         """A claim registers that value, in its epoch, if there is no record of another will."""

@@ -1,49 +1,25 @@
 """Settles wills that a client left at other nodes, or at this one before: none may follow the client's new messages.
 
 A CONNECT that finds other nodes' keys of its client id waits until their wills of earlier epochs are settled. For each
-of them, the records of the client id (``will_records``) are read. Wills that nodes have taken from others come first:
-each is waited for until it is published, and its copy gone. If the copy has not changed for ``fire_seconds`` and its
-node is not connected, or for ``STUCK`` times as long and its node is connected (its disk may be full, or it reaches no
-leader), the copy is deleted: that will is lost. Then the record of the other node is changed, if it is unchanged since:
+of them, the records of the client id are read, and ``will_states`` says what becomes of the node's own record.
 
-    ======================================  ========================================================================
-    the record                              this node
-    ======================================  ========================================================================
-    nothing, and the node is connected      reads again, if the node has reported a due will (it registers it as
-                                            soon as it can), or for a while if it has not answered yet
-    nothing, and the will was taken here,   is done
-    or was FIRING before
-    nothing                                 writes SETTLED with its own epoch: the other node may have a will that
-                                            is not registered yet
-    REGISTERED, of a later epoch            does nothing: the client has been there since
-    REGISTERED, not reported yet            reads again: DISCONNECT may have cancelled it a moment ago
-    REGISTERED, reported as cancelled       writes SETTLED
-    REGISTERED, and the client is in time   cancels it: writes SETTLED
-    REGISTERED, due, or reported as due     takes it: writes SETTLED and a copy of its own, and publishes it
-    FIRING                                  reads again until it is gone, so published. If its node is not connected,
-                                            and the key has not changed for ``fire_seconds``: writes SETTLED, the
-                                            will is lost
-    SETTLED, of an earlier epoch, and       as if there was nothing: the node has not written the will yet
-    another will is reported
-    SETTLED                                 is done
-    ======================================  ========================================================================
+Copies, of wills that nodes have taken from others, come first: each is waited for until it is published and gone. If it
+has not changed for ``fire_seconds`` and its node is not connected, or for ``STUCK`` times as long and its node is
+connected (its disk may be full, or it reaches no leader), it is deleted: that will is lost. The copy that this node has
+taken itself counts until this node has published it, also before this node hears of it: the answer to its change may be
+lost, and the copy comes with the next reading of its keys. The other node deletes its key as soon as it has seen
+SETTLED; so a CONNECT that finds no key is told by the leader that there are copies, and waits for these alone
+(``are_copies_gone``).
 
-The copy that this node has taken itself counts until this node has published it, also before this node hears of it: the
-answer to its change may be lost, and the copy comes with the next reading of its keys. The other node deletes its key
-as soon as it has seen SETTLED; so a CONNECT that finds no key is told by the leader that there are copies, and waits
-for these alone (``are_copies_gone``).
-
-Invariant: a will is published only by the node whose change of the key allows it, and within ``fire_seconds`` after
-that node requested the change. So a will that is FIRING for longer is not published without another change of its key.
-
-After a crash at any step, the key has its old or its new value, and the client has no CONNACK: the next CONNECT starts
-at the first row again.
+After a crash at any step, the key has its old or its new value, and the client has no CONNACK: the next CONNECT begins
+with the records again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 from typing import Final
@@ -51,7 +27,6 @@ from typing import Final
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED, UNREPORTED
 from starlingmq.cluster.wills.will_records import (
     FIRING,
-    REGISTERED,
     SETTLED,
     RegisteredWill,
     is_taken,
@@ -60,6 +35,7 @@ from starlingmq.cluster.wills.will_records import (
     taken_name,
     will_key,
 )
+from starlingmq.cluster.wills.will_states import WILL_TABLE, WillAction, WillEvent, WillState, state_of
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillStore, WillUpdate
 from starlingmq.core.session.session_user import BY_USER, is_anothers
 from starlingmq.core.session.will_rule import is_cancelled
@@ -68,63 +44,38 @@ AGAIN_SECONDS: Final = 0.03  # between two reads of a will that another node is 
 AGAIN_MAX: Final = 1.0  # ... at most, once it has been unchanged for long
 AGAIN_SHARE: Final = 0.1  # of the time for which it is unchanged
 PATIENCE: Final = 1.1  # clocks of two nodes differ slightly in speed
-STUCK: Final = (
-    10.0  # times ``fire_seconds``: a connected node that has not published a copy by then is waited for no more
-)
+STUCK: Final = 10.0  # times ``fire_seconds``: for so long a connected node is waited for that publishes a copy
 KEPT_SECONDS: Final = 60.0  # how long the result is kept for the CONNECT that asks for it
 
 
+@dataclass(slots=True, eq=False)
 class Settlement:
     """``key``: the record of the node where the client was; if that is this node, only copies are looked at. ``will``:
     the id that the client's former node has reported as due; CANCELLED: it has none; UNREPORTED: it was asked and has
     not answered; 0: it could not be asked, or is of an earlier version."""
 
-    __slots__ = (
-        "clean",
-        "client_id",
-        "done",
-        "epoch",
-        "final",
-        "forget_at",
-        "key",
-        "node",
-        "revision",
-        "seen",
-        "seen_at",
-        "since",
-        "user",
-        "will",
-    )
-
-    def __init__(self, node: int, client_id: str, epoch: int) -> None:
-        self.key = will_key(node, client_id)
-        self.node = node
-        self.client_id = client_id
-        self.epoch = epoch
-        self.user: str | None = None
-        self.clean = False
-        self.since = 0.0  # the time of the CONNECT
-        self.will = 0
-        self.done = False
-        self.final = False  # this node has taken the will, or the other one publishes it: then the key is deleted
-        self.revision = -1  # of the key, or of the newest copy, as first read ...
-        self.seen_at = 0.0  # ... and when
-        self.seen = 0  # id of the will that the key had
-        self.forget_at = inf
+    node: int
+    client_id: str
+    epoch: int
+    key: bytes
+    user: str | None = None
+    clean: bool = False
+    since: float = 0.0  # the time of the CONNECT
+    will: int = 0
+    done: bool = False
+    final: bool = False  # this node has taken the will, or the other one publishes it: then the key is deleted
+    revision: int = -1  # of the key, or of the newest copy, as first read ...
+    seen_at: float = 0.0  # ... and when
+    seen: int = 0  # id of the will that the key had
+    forget_at: float = inf
 
     def cancels(self, value: RegisteredWill) -> bool:
-        """Whether the client is back before that will is due. Its node, if it could be asked, knows best."""
-        if self.will == value.id:
-            return False
+        """Whether the client is back before that will is due, as the record has it."""
         continues = not (self.clean or is_anothers(BY_USER, value.username, self.user))
         return is_cancelled(value.seconds, value.due_at, continues, self.since)
 
 
 class WillSettlements:
-    settled: int  # wills at other nodes that were cancelled ...
-    published: int  # ... taken and published here ...
-    lost: int  # ... and given up, because no node can know whether they were published
-
     def __init__(
         self,
         store: WillStore,
@@ -138,7 +89,6 @@ class WillSettlements:
         has taken, by name (``taken_name``): ``unpublished``, whether this node still has to publish one; ``published``,
         whether it has published the one with that id. Neither holds for a copy of which this node has not heard yet.
         """
-        self.settled = self.published = self.lost = 0
         self._store = store
         self._fire_seconds = fire_seconds
         self._connected = connected
@@ -147,6 +97,8 @@ class WillSettlements:
         self._took = took
         self._me = 0
         self._settlements: dict[bytes, Settlement] = {}  # by ``Settlement.key``
+        # key -> the epoch of a claim, what its answer has said of the key, and when that is forgotten, in that order
+        self._told: dict[bytes, tuple[int, WillRecord, float]] = {}
         self._concluded: deque[Settlement] = deque()  # in the order in which they are forgotten
         self._again: list[tuple[float, int, Settlement]] = []  # a heap of those to be read again later: when, number
         self._count = 0  # of these numbers
@@ -171,24 +123,35 @@ class WillSettlements:
             return found.done
         if found is not None:
             self._forget(found)
-        found = self._begin(node, client_id, epoch, None if self._connected(node) else found)
-        found.user, found.clean, found.will, found.since = user, clean, will, since
+        begun = Settlement(node, client_id, epoch, will_key(node, client_id), user, clean, since, will)
+        self._begin(begun, None if self._connected(node) else found)
         return False
 
-    def _begin(self, node: int, client_id: str, epoch: int, before: Settlement | None = None) -> Settlement:
+    def _begin(self, begun: Settlement, before: Settlement | None = None) -> Settlement:
         """``before``: of an earlier CONNECT. For how long a record has been unchanged counts on: else a node that is
         gone would lock out a client that gives up its CONNECTs early."""
-        begun = Settlement(node, client_id, epoch)
         if before is not None and before.revision > 0:
             begun.revision, begun.seen_at = before.revision, before.seen_at
         self._settlements[begun.key] = begun
-        self._read(begun)
+        epoch, record, _ = self._told.pop(begun.key, (0, None, 0.0))
+        if record is not None and epoch == begun.epoch:
+            self._look_at(begun, record)
+        else:
+            self._read(begun)
         return begun
+
+    def told(self, epoch: int, records: list[WillRecord]) -> None:
+        """The claim of that epoch was answered with these records, of other nodes. One that is ARMED is settled without
+        another read: if it has changed since, the change is not made, and the records are read."""
+        for each in records:
+            if state_of(each.value) is WillState.ARMED:
+                self._told.pop(each.key, None)
+                self._told[each.key] = epoch, each, self._now + KEPT_SECONDS
 
     def are_copies_gone(self, client_id: str) -> bool:
         """Whether no node has a copy of a will of the client that it has taken and may publish. To be called until it
         returns True."""
-        found = self._settlements.get(will_key(self._me, client_id)) or self._begin(self._me, client_id, 0)
+        found = self._settlements.get(will_key(self._me, client_id)) or self._begin(self._copies_of(client_id))
         if found.done:
             self._forget(found)
         return found.done
@@ -198,7 +161,10 @@ class WillSettlements:
         found = self._settlements.get(will_key(self._me, client_id))
         if found is not None:
             self._forget(found)
-            self._begin(self._me, client_id, 0, found)
+            self._begin(self._copies_of(client_id), found)
+
+    def _copies_of(self, client_id: str) -> Settlement:
+        return Settlement(self._me, client_id, 0, will_key(self._me, client_id))
 
     def forget_copies(self, client_id: str) -> None:
         """No CONNECT waits for them."""
@@ -206,14 +172,12 @@ class WillSettlements:
         if found is not None:
             self._forget(found)
 
-    def pending(self) -> int:
-        """Settlements under way, or done and not forgotten yet."""
-        return len(self._settlements)
-
     def turn(self, now: float) -> None:
         self._now = now
         while self._concluded and now >= self._concluded[0].forget_at:
             self._forget(self._concluded.popleft())
+        while self._told and now >= next(iter(self._told.values()))[2]:
+            del self._told[next(iter(self._told))]
         while self._again and now >= self._again[0][0]:
             self._read(heappop(self._again)[2])
 
@@ -281,75 +245,45 @@ class WillSettlements:
             settlement.revision, settlement.seen_at = revision, self._now
 
     def _look_at(self, settlement: Settlement, record: WillRecord) -> None:
-        value, revision = record.value, record.revision
-        self._see(settlement, revision)
-        if value is None:
-            self._look_at_nothing(settlement, revision)
-            return
-        settlement.seen = value.id
-        if value.state == REGISTERED:
-            self._look_at_registered(settlement, value, revision)
-        elif value.state == SETTLED:
-            self._look_at_settled(settlement, value, revision)
-        elif value.epoch > settlement.epoch:
-            self._conclude(settlement)
-        else:
-            settlement.final = True
-            self._wait_for_publication(settlement, value, revision)
+        value = record.value
+        self._see(settlement, record.revision)
+        settlement.seen = settlement.seen if value is None else value.id
+        settled = RegisteredWill(SETTLED, 0 if value is None else value.id, epoch=settlement.epoch)
+        for action in WILL_TABLE.step(state_of(value), self._event(settlement, value)).actions:
+            if action is WillAction.WAIT:
+                settlement.final = settlement.final or state_of(value) is WillState.FIRING
+                self._look_again(settlement)
+            elif action is WillAction.CONCLUDE:
+                self._conclude(settlement)
+            elif action is WillAction.SETTLE:
+                self._change(record.key, record.revision, settled)
+            elif value is not None:
+                settled.taker = self._me
+                copy = taken_key(self._me, settlement.node, settlement.client_id)
+                self._change(record.key, record.revision, settled, (copy, value))
 
-    def _look_at_nothing(self, settlement: Settlement, revision: int) -> None:
-        told = settlement.will and settlement.will == settlement.seen
-        if settlement.will == CANCELLED or settlement.final or told:
-            self._conclude(settlement)  # its node has published or cancelled it, or deletes the key of a taken one
-        elif self._is_expected(settlement):
-            self._look_again(settlement)
-        else:
-            self._change(settlement.key, revision, RegisteredWill(SETTLED, 0, epoch=settlement.epoch))
-
-    def _is_expected(self, settlement: Settlement) -> bool:
-        """Whether the other node writes the key, or answers. A due will is waited for as long as the node is connected;
-        a clean start does not wait for longer than ``fire_seconds`` for an answer."""
-        if not settlement.will or not self._connected(settlement.node):
-            return False
-        return settlement.will != UNREPORTED or self._is_patient(settlement)
+    def _event(self, settlement: Settlement, value: RegisteredWill | None) -> WillEvent:
+        """What is known of the record, besides its state. A due will that its node has reported, and not written yet,
+        is waited for as long as the node is connected; a clean start does not wait for longer than ``fire_seconds``
+        for an answer."""
+        told, state = settlement.will, state_of(value)
+        heard, is_patient = self._connected(settlement.node), self._is_patient(settlement)
+        if value is not None and value.epoch >= settlement.epoch + (state is not WillState.SETTLED):
+            return WillEvent.LATER
+        if state is WillState.FIRING:
+            return WillEvent.EXPECTED if heard or is_patient else WillEvent.UNHEARD
+        if told == CANCELLED or (settlement.final and value is None):
+            return WillEvent.CANCELLED
+        if told and told == settlement.seen:
+            return WillEvent.DUE
+        if heard and told and (is_patient or (told != UNREPORTED and state is not WillState.ARMED)):
+            return WillEvent.EXPECTED  # if there is a record, its will is an earlier one
+        if value is not None and state is WillState.ARMED:
+            return WillEvent.CANCELLED if settlement.cancels(value) else WillEvent.DUE
+        return WillEvent.CANCELLED if heard and state is WillState.SETTLED and not told else WillEvent.UNHEARD
 
     def _is_patient(self, settlement: Settlement) -> bool:
         return self._now < settlement.seen_at + PATIENCE * self._fire_seconds
-
-    def _look_at_registered(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
-        mine = RegisteredWill(SETTLED, value.id, epoch=settlement.epoch)
-        other = settlement.will not in (CANCELLED, 0, value.id) and self._connected(settlement.node)
-        if value.epoch > settlement.epoch:
-            self._conclude(settlement)
-        elif other and self._is_patient(settlement):
-            self._look_again(settlement)  # an earlier will, which the due one replaces
-        elif settlement.will == CANCELLED or settlement.cancels(value):
-            self._change(settlement.key, revision, mine)
-        else:
-            mine.taker = self._me
-            copy = taken_key(self._me, settlement.node, settlement.client_id)
-            self._change(settlement.key, revision, mine, (copy, value))
-
-    def _look_at_settled(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
-        """The settled will is published, cancelled or lost. The node may have left a later one."""
-        if value.epoch < settlement.epoch and self._is_outdated(settlement, value):
-            if self._is_expected(settlement):
-                self._look_again(settlement)
-            else:
-                self._change(settlement.key, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
-        else:
-            self._conclude(settlement)
-
-    def _is_outdated(self, settlement: Settlement, value: RegisteredWill) -> bool:
-        """Whether the other node may have a will that is not settled by this earlier record, and not written yet."""
-        return not self._connected(settlement.node) or settlement.will not in (0, CANCELLED, value.id)
-
-    def _wait_for_publication(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
-        if self._connected(settlement.node) or self._is_patient(settlement):
-            self._look_again(settlement)
-        else:
-            self.lost += 1
-            self._change(settlement.key, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
 
     # Changes
 
@@ -365,16 +299,11 @@ class WillSettlements:
                 self._read(settlement)  # others may have taken the will
             return
         if changed.update.copy is not None:
-            self.published += 1
             if settlement is not None:
                 settlement.final = True
                 self._look_again(settlement)  # until it is published
-        elif value is None:
-            self.lost += 1  # a copy
-        else:
-            self.settled += value.id != 0
-            if settlement is not None:
-                self._conclude(settlement)
+        elif value is not None and settlement is not None:
+            self._conclude(settlement)
         self._took(changed)
 
     def wake_at(self) -> float:

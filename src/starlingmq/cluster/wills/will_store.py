@@ -76,6 +76,9 @@ class WillStore(Protocol):
     def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
         """All records of the client id's wills."""
 
+    def decoded(self, wills: tuple[tuple[bytes, int, bytes], ...]) -> list[WillRecord]:
+        """Those that the answer to a claim has (``Claimed``)."""
+
     def follow(self, node: int, follower: WillFollower) -> None:
         """This node has that number."""
 

@@ -9,18 +9,9 @@ from __future__ import annotations
 from starlingmq.core.session.session import Will
 
 
-class DueWill:
-    client_id: str
-    will: Will
-
-    def __init__(self, client_id: str, will: Will) -> None:
-        self.client_id = client_id
-        self.will = will
-
-
 class WillPort:
     changed: dict[str, None]  # client ids of sessions whose will was set, removed, or became pending
-    due: list[DueWill]
+    due: list[tuple[str, Will]]  # client id, and its will
 
     def __init__(self) -> None:
         self.changed = {}
@@ -30,5 +21,5 @@ class WillPort:
         self.changed[client_id] = None
 
     def fire(self, client_id: str, will: Will) -> None:
-        self.due.append(DueWill(client_id, will))
+        self.due.append((client_id, will))
         self.changed[client_id] = None
