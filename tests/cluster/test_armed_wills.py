@@ -19,7 +19,7 @@ from tests.planting import first_to_find
 from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_leader import ShareLeader
-from starlingmq.cluster.shares.share_messages import Claim, KeyChanged, Request
+from starlingmq.cluster.shares.share_messages import Claim, KeyChanged, Release, Request, WillChange
 from starlingmq.cluster.shares.share_table import Pair, ShareTable, share_of
 from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
@@ -142,6 +142,18 @@ def test_a_connect_with_a_will_asks_the_leader_of_its_share_once(place: int) -> 
     assert [type(each) for each in asked] == [Claim]
     assert registered == [True]
     assert will_keys([node.cluster for node in fleet.nodes]) == [will_key(fleet[place].cluster.number, name)]
+
+
+def test_a_client_that_is_back_elsewhere_has_its_will_settled_without_a_read() -> None:
+    """The answer to its claim has the record."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    leave_will(fleet, 0, "c", delay=5, expiry=3600).drop()
+    fleet.advance(0.5)
+    with requests() as asked:
+        assert come(fleet, 1).expect(Connack).session_present
+    assert [type(each) for each in asked if not isinstance(each, Release)] == [Claim, WillChange, WillChange]
+    assert published(watcher, 20.0) == [] and fleet.will_keys() == [will_key(2, "c")]
 
 
 def leads(fleet: ShareFleet, place: int, name: str) -> bool:

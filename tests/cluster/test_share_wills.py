@@ -538,9 +538,10 @@ def test_a_change_that_does_not_match_tells_the_record_and_each_tells_when_it_wa
     (message,) = world.asked()
     world.answered(WillAnswer(message.ticket, True, 10, ()))
     world.found.give_answers()
+    records = [WillRecord(b"1/c", 8, WILL), WillRecord(b"2/c", 9, None)]
     assert changed == [
-        WillChanged(update, False, WillRecord(b"1/c", 8, WILL), 3.0),
-        WillChanged(again, True, WillRecord(b"1/c", 0, None), 4.0),
+        WillChanged(update, False, records[0], 3.0, records),
+        WillChanged(again, True, WillRecord(b"1/c", 0, None), 4.0, []),
     ]
 
 

@@ -88,6 +88,35 @@ def test_a_settlement_waits_for_the_copy_that_this_node_took_before_this_node_he
         assert world.is_settled(7)
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_will_that_the_claim_was_told_of_is_settled_without_a_read_unless_it_has_changed(changed: bool) -> None:
+    world = Settling(2)
+    world.put(b"2/c", WILL)
+    world.found.told(5, [world.store.get(b"2/c")])
+    if changed:
+        world.put(b"2/c", structs.replace(WILL, state=FIRING))
+    assert not world.is_settled(CANCELLED)
+    ((asked, _, _, _),) = world.store.changes
+    assert asked == b"2/c"
+    world.pass_time(0.1)
+    assert world.is_settled(CANCELLED) != changed, "it is published after the claim"
+    if changed:
+        world.put(b"2/c", None)
+        world.pass_time(0.1)
+        assert world.is_settled(CANCELLED)
+
+
+def test_what_a_claim_was_told_counts_for_no_other_claim_and_not_for_ever() -> None:
+    for epoch, seconds in ((4, 0.0), (5, KEPT_SECONDS + 1.0)):
+        world = Settling(2)
+        world.pass_time(0.1)
+        world.put(b"2/c", WILL)
+        world.found.told(epoch, [world.store.get(b"2/c")])
+        world.pass_time(seconds)
+        assert not world.is_settled(CANCELLED) and world.store.changes == [], "the record is read first"
+        assert not world.found._told
+
+
 def test_the_end_of_a_copy_does_not_settle_a_later_will_of_the_same_node() -> None:
     """Node 3 has published an earlier will of node 2. The next one is due there, and not written."""
     world = Settling(2, 3)

@@ -52,15 +52,16 @@ class WillRecords:
             self.put(update.key, update.value)
             if update.copy is not None:
                 self.put(*update.copy)
-        return WillChanged(update, done, self.get(update.key), sent_at)
+        return WillChanged(update, done, self.get(update.key), sent_at, self._of(client_of_key(update.key)))
 
     def disarm(self, client_id: str, will: int) -> None:
         raise AssertionError("no claim registers a will here")
 
     def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
-        self._asked.append(
-            lambda: answered([each for key, each in self.records.items() if client_of_key(key) == client_id])
-        )
+        self._asked.append(lambda: answered(self._of(client_id)))
+
+    def _of(self, client_id: str) -> list[WillRecord]:
+        return [each for key, each in self.records.items() if client_of_key(key) == client_id]
 
     def decoded(self, wills: tuple[tuple[bytes, int, bytes], ...]) -> list[WillRecord]:
         return [WillRecord(key, revision, decode_will(data)) for key, revision, data in wills]

@@ -89,10 +89,10 @@ class WillRequests:
     def _changed(self, update: WillUpdate, answer: WillAnswer, sent_at: float) -> WillChanged:
         if answer.done:
             revision = 0 if update.value is None else answer.revision
-            return WillChanged(update, True, WillRecord(update.key, revision, update.value), sent_at)
-        found = [will for will in answer.wills if will[0] == update.key]
-        record = self._record(found[0]) if found else WillRecord(update.key, 0, None)
-        return WillChanged(update, False, record, sent_at)
+            return WillChanged(update, True, WillRecord(update.key, revision, update.value), sent_at, [])
+        records = self.decoded(answer.wills)
+        found = [each for each in records if each.key == update.key]
+        return WillChanged(update, False, found[0] if found else WillRecord(update.key, 0, None), sent_at, records)
 
     def disarm(self, client_id: str, will: int) -> None:
         if self._taking_part:

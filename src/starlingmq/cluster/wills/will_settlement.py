@@ -296,7 +296,7 @@ class WillSettlements:
         settlement, value = self._settlements.get(changed.update.key), changed.record.value
         if not changed.done:
             if settlement is not None:
-                self._read(settlement)  # others may have taken the will
+                self._found(settlement, changed.records)  # others may have taken the will
             return
         if changed.update.copy is not None:
             if settlement is not None:

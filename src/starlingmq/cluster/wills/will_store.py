@@ -39,13 +39,14 @@ class WillUpdate(NamedTuple):
 
 
 class WillChanged(NamedTuple):
-    """``done``: it was made; that is the record since. Otherwise the record is another one than the writer has seen.
-    ``sent_at``: when the change was requested of a leader."""
+    """``done``: it was made; that is the record since. Otherwise the record is another one than the writer has seen,
+    and ``records`` are all of the client id. ``sent_at``: when the change was requested of a leader."""
 
     update: WillUpdate
     done: bool
     record: WillRecord
     sent_at: float
+    records: list[WillRecord]
 
 
 class LedWills(NamedTuple):
