@@ -25,8 +25,8 @@ from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 from starlingmq.cluster.wills.will_records import (
+    ARMED,
     FIRING,
-    REGISTERED,
     SETTLED,
     RegisteredWill,
     decode_will,
@@ -44,7 +44,7 @@ KEY = will_key(1, "c")
 
 
 def claim_with(identity: int) -> Claim:
-    return Claim(1, "c", 1, 0, 0, encode_will(RegisteredWill(REGISTERED, identity, b"t", b"gone")))
+    return Claim(1, "c", 1, 0, 0, encode_will(RegisteredWill(ARMED, identity, b"t", b"gone")))
 
 
 # The book
@@ -55,7 +55,7 @@ def test_a_claim_registers_the_will_of_its_connect_in_its_epoch() -> None:
     claim = claim_with(7)
     key, _ = book.claim(1, claim, 1)
     value = decode_will(book.arm(key, claim))
-    assert (value.state, value.id, value.payload, value.epoch) == (REGISTERED, 7, b"gone", key.epoch)
+    assert (value.state, value.id, value.payload, value.epoch) == (ARMED, 7, b"gone", key.epoch)
     assert book.wills.of_client("c") == ((KEY, key.epoch, encode_will(value)),)
     assert book.counter == key.epoch, "the next revision is above it"
 
@@ -70,7 +70,7 @@ def test_a_claim_that_is_made_again_registers_its_will_again() -> None:
     assert [revision for _, revision, _ in book.wills.of_client("c")] == [key.epoch]
 
 
-@pytest.mark.parametrize(("state", "identity"), [(REGISTERED, 6), (FIRING, 6), (SETTLED, 6), (SETTLED, 7)])
+@pytest.mark.parametrize(("state", "identity"), [(ARMED, 6), (FIRING, 6), (SETTLED, 6), (SETTLED, 7)])
 def test_a_claim_replaces_no_record_of_an_earlier_will_and_none_that_is_settled(state: int, identity: int) -> None:
     book = OwnerBook(1, 0)
     earlier = encode_will(RegisteredWill(state, identity))
@@ -118,7 +118,7 @@ def registered_at_connack(fleet: Fleet) -> Iterator[list[bool]]:
     def noting(self: Connecting, client: Any, session: Any, *more: Any) -> bool:
         if session.will is not None:
             record = fleet.will(will_key(self.ctx.node, session.client_id))
-            seen.append(record is not None and (record.state, record.id) == (REGISTERED, session.will.id))
+            seen.append(record is not None and (record.state, record.id) == (ARMED, session.will.id))
         return welcome(self, client, session, *more)
 
     with patch.object(Connecting, "_welcome", noting):
@@ -257,7 +257,7 @@ def test_a_client_is_back_at_its_node_while_etcd_has_not_what_its_earlier_will_r
     assert before is not None and before.state == FIRING
     fleet.advance(40.0, 0.1)
     after = fleet.will(KEY)
-    assert after is not None and after.state == REGISTERED
+    assert after is not None and after.state == ARMED
 
 
 # Mistakes

@@ -28,8 +28,8 @@ from starlingmq.cluster.shares.will_book import WillBook
 from starlingmq.cluster.shares.will_requests import HINTS_PER_LOOK, WillRequests
 from starlingmq.cluster.takeover.transfer_frames import UNREPORTED
 from starlingmq.cluster.wills.will_records import (
+    ARMED,
     FIRING,
-    REGISTERED,
     SETTLED,
     RegisteredWill,
     client_of_key,
@@ -146,7 +146,7 @@ def test_a_node_hears_of_a_record_that_it_has_stated_after_it_had_asked_for_its_
     number, share = fleet[1].cluster.number, share_of(name)
     led = next(led for led in leader.leader.led() if led.share == share)
     led.book.unknown, led.asked = {number: None}, {number: None}
-    will = encode_will(RegisteredWill(REGISTERED, 7, epoch=1))
+    will = encode_will(RegisteredWill(ARMED, 7, epoch=1))
     leader.leader.stated(number, Statement(share, (), None, (), ((b"%d/%b" % (number, name.encode()), 5, will),)))
     assert len(kept(fleet)) == 1
     fleet[0].cluster._has_events = True
@@ -284,7 +284,7 @@ def test_a_key_of_a_taken_will_is_in_the_share_of_its_client() -> None:
 
 # Requests
 
-WILL = RegisteredWill(REGISTERED, 7)
+WILL = RegisteredWill(ARMED, 7)
 
 
 class Requests:
@@ -553,5 +553,5 @@ def test_a_will_that_is_taken_is_written_with_its_copy() -> None:
     assert isinstance(message, WillChange)
     assert [(key, decode_will(value or b"").state) for key, value in message.writes] == [
         (b"2/c", SETTLED),
-        (b"1/\0c/2", REGISTERED),
+        (b"1/\0c/2", ARMED),
     ]

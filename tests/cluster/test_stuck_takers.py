@@ -19,8 +19,8 @@ from starlingmq.cluster.view.durable_tokens import DurableTokens
 from starlingmq.cluster.wills import cluster_wills, lost_wills, taken_wills
 from starlingmq.cluster.wills.taken_away import TakenAway
 from starlingmq.cluster.wills.will_records import (
+    ARMED,
     FIRING,
-    REGISTERED,
     SETTLED,
     RegisteredWill,
     encode_will,
@@ -68,7 +68,7 @@ def test_a_client_that_gives_up_early_is_not_locked_out_by_a_taker_that_is_gone(
     assert fleet.will_keys() == []
 
 
-@pytest.mark.parametrize("state", [FIRING, REGISTERED])
+@pytest.mark.parametrize("state", [FIRING, ARMED])
 def test_a_record_that_a_node_has_left_which_is_gone_counts_as_unchanged_over_several_connects(state: int) -> None:
     world = Settling()
     if state == FIRING:

@@ -21,8 +21,8 @@ from starlingmq.cluster.wills.taken_away import KEPT_SECONDS, TakenAway
 from starlingmq.cluster.wills.taken_wills import TakenWills
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import (
+    ARMED,
     FIRING,
-    REGISTERED,
     SETTLED,
     RegisteredWill,
     taken_key,
@@ -34,7 +34,7 @@ from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
 SECONDS = 3.0  # for which a change allows to publish
-WILL = RegisteredWill(REGISTERED, 7, epoch=4)
+WILL = RegisteredWill(ARMED, 7, epoch=4)
 
 
 class Settling:
@@ -127,7 +127,7 @@ def test_the_end_of_a_copy_does_not_settle_a_later_will_of_the_same_node() -> No
     world.put(taken_key(3, 2, "c"), None)
     world.pass_time(2 * SECONDS)
     assert not world.is_settled(8), "will 8 would be published after the CONNACK"
-    world.put(b"2/c", RegisteredWill(REGISTERED, 8, epoch=4))
+    world.put(b"2/c", RegisteredWill(ARMED, 8, epoch=4))
     world.pass_time(0.1)
     assert world.store.get(b"2/c").value == RegisteredWill(SETTLED, 8, epoch=5, taker=1)
 
@@ -179,7 +179,7 @@ def test_each_will_that_a_node_takes_is_waited_for() -> None:
     assert taken.is_unpublished("c", world.now)
     world.pass_time(0.1)
     taken.note("c", world.now)
-    world.put(taken_key(2, 1, "c"), RegisteredWill(REGISTERED, 8, epoch=5))
+    world.put(taken_key(2, 1, "c"), RegisteredWill(ARMED, 8, epoch=5))
     assert taken.is_unpublished("c", world.now), "that will 7 is gone says nothing of will 8"
     world.pass_time(0.1)
     assert taken.is_unpublished("c", world.now)
@@ -326,7 +326,7 @@ def test_a_node_without_storage_gives_up_what_its_earlier_incarnation_has_taken(
     assert wills.taken.lost == (not stored)
 
 
-@pytest.mark.parametrize(("revision", "state"), [(99, REGISTERED), (101, FIRING)])
+@pytest.mark.parametrize(("revision", "state"), [(99, ARMED), (101, FIRING)])
 def test_a_copy_that_is_given_up_or_was_published_by_an_earlier_incarnation_is_deleted(
     revision: int, state: int
 ) -> None:
@@ -336,7 +336,7 @@ def test_a_copy_that_is_given_up_or_was_published_by_an_earlier_incarnation_is_d
     name = taken_name(2, "c")
     entry = wills.table.entry(name)
     entry.known, entry.revision = structs.replace(WILL, state=state), revision
-    assert wills.unpublished("c") == (state == REGISTERED)
+    assert wills.unpublished("c") == (state == ARMED)
     wills.taken.step(name, entry, node.now)
     ((_, change),) = node.cluster.shares.wills.take_messages()
     assert isinstance(change, WillChange) and change.writes == ((taken_key(1, 2, "c"), None),)

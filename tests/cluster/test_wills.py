@@ -18,7 +18,7 @@ from starlingmq.cluster.shares.share_table import SHARES, share_of
 from starlingmq.cluster.wills import cluster_wills, will_registration
 from starlingmq.cluster.wills.lost_wills import RECORDS_PER_TURN, SHARES_PER_TURN, TAKEN_PER_TURN, LostWills
 from starlingmq.cluster.wills.will_records import (
-    REGISTERED,
+    ARMED,
     SETTLED,
     RegisteredWill,
     client_of_key,
@@ -281,12 +281,12 @@ def test_a_will_that_its_client_has_left_since_is_not_cancelled() -> None:
     """It was back here, went to where it had been, and the leader was slow."""
     store = WillRecords()
     found = settling(store)
-    store.put(b"2/c", RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=3))
+    store.put(b"2/c", RegisteredWill(ARMED, 7, delay=3, seconds=3, epoch=3))
     assert not settle(found, 5)
     store.answer(1)
     (change,) = store.changes
     assert change.revision == store.get(b"2/c").revision and not settle(found, 5)
-    store.put(b"2/c", RegisteredWill(REGISTERED, 8, delay=3, seconds=3, epoch=6))
+    store.put(b"2/c", RegisteredWill(ARMED, 8, delay=3, seconds=3, epoch=6))
     store.answer()
     assert store.changes == [change] and settle(found, 5)
 
@@ -294,7 +294,7 @@ def test_a_will_that_its_client_has_left_since_is_not_cancelled() -> None:
 def test_the_settlement_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:
     store = WillRecords()
     found = settling(store)
-    store.put(b"2/c", RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=6))
+    store.put(b"2/c", RegisteredWill(ARMED, 7, delay=3, seconds=3, epoch=6))
     assert not settle(found, 5)
     store.answer()
     assert store.changes == []  # no connection waits for it any more
@@ -334,7 +334,7 @@ def test_a_node_that_was_taken_out_publishes_nothing_of_before() -> None:
     node.state.ctx.recording = True
     found = node.cluster.wills
     found.begin_turn(node.now)
-    will = will_from(RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=3))
+    will = will_from(RegisteredWill(ARMED, 7, delay=3, seconds=3, epoch=3))
     assert node.state.ctx.cluster.wills is not None
     node.state.ctx.cluster.wills.fire("c", will)
     found.begin_turn(node.now)
@@ -370,7 +370,7 @@ def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first
     """A turn's work is proportional to the due wills, not to all: 20,000 wait, most of them for long."""
     store = WillRecords()
     for number in range(20_000):
-        store.put(b"2/%05d" % number, RegisteredWill(REGISTERED, number, due_at=101.0 + number % 100))
+        store.put(b"2/%05d" % number, RegisteredWill(ARMED, number, due_at=101.0 + number % 100))
     by_share: dict[int, list[WillRecord]] = {}
     for record in store.records.values():
         by_share.setdefault(share_of(client_of_key(record.key)), []).append(record)

@@ -34,7 +34,7 @@ from starlingmq.cluster.shares.share_messages import (
 from starlingmq.cluster.shares.share_table import NO_TABLE, ShareTable
 from starlingmq.cluster.shares.will_book import node_of
 from starlingmq.cluster.wills.will_records import (
-    REGISTERED,
+    ARMED,
     RegisteredWill,
     WillValueError,
     client_of_key,
@@ -222,7 +222,7 @@ class WillRequests:
         if not isinstance(message, WillChange) or message.revision == 0 or node_of(message.key) != self._me:
             return False
         values = [value for _, value in message.writes if value is not None]
-        return all(decode_will(value).state == REGISTERED for value in values)
+        return all(decode_will(value).state == ARMED for value in values)
 
     def found(self, part: WillsFound) -> None:
         """A part of a reading has come."""

@@ -47,8 +47,8 @@ from starlingmq.cluster.wills.taken_away import TakenAway
 from starlingmq.cluster.wills.taken_wills import TakenWills
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import (
+    ARMED,
     FIRING,
-    REGISTERED,
     TAKEN,
     RegisteredWill,
     encode_will,
@@ -416,7 +416,7 @@ class ClusterWills(Subsystem):
         known = entry.known
         if entry.is_held(now, self._connected):
             last = entry.due[-1]
-            if known is None or known.state != REGISTERED or known.id != last.id:
+            if known is None or known.state != ARMED or known.id != last.id:
                 self.registration.step(name, entry, WillEvent.WANTED, registered(last, 0, now))
             return
         first = entry.due[0]

@@ -7,7 +7,7 @@ Laws:
 
 - A taken will is published only within the time that the last change of its record allows
   (``WillEntry.allowed_until``).
-- Wherever its client connects, it gets no CONNACK while the taken will is REGISTERED: the leader says with each claim
+- Wherever its client connects, it gets no CONNACK while the taken will is ARMED: the leader says with each claim
   that there is one, and the CONNECT waits until it is not, or deletes it once it has been
   unchanged for too long (``will_settlement``). So however late, a record that is unchanged may be taken again.
 - A node without storage does not know whether its earlier incarnation has published a copy, and answered the client.
@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import structs
 
 from starlingmq.cluster.wills.will_entry import WillEntry
-from starlingmq.cluster.wills.will_records import FIRING, REGISTERED, will_from
+from starlingmq.cluster.wills.will_records import ARMED, FIRING, will_from
 from starlingmq.cluster.wills.will_registration import WillRegistration
 from starlingmq.cluster.wills.will_states import WillEvent
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord
@@ -56,7 +56,7 @@ class TakenWills:
         """Whether this node has taken the will of that name and not published it yet."""
         entry = self._table.get(name)
         known = None if entry is None else entry.known
-        return entry is not None and known is not None and known.state == REGISTERED and entry.published != known.id
+        return entry is not None and known is not None and known.state == ARMED and entry.published != known.id
 
     def is_published(self, name: str, will: int) -> bool:
         """Whether this node has taken the will of that name with that id, and published it or given it up. False as
@@ -67,7 +67,7 @@ class TakenWills:
     def tell_published(self, name: str, entry: WillEntry) -> None:
         """etcd has not yet what the will retains, so its record stays; but no CONNECT has to wait for that."""
         known = entry.known
-        if known is not None and known.state == REGISTERED and entry.published == known.id:
+        if known is not None and known.state == ARMED and entry.published == known.id:
             self._registration.step(name, entry, WillEvent.FIRES, structs.replace(known, state=FIRING))
 
     def step(self, name: str, entry: WillEntry, now: float) -> None:

@@ -18,7 +18,7 @@ from starlingmq.core.session.connection import UNPROVED
 from starlingmq.core.session.session import Client, Will
 from starlingmq.core.session.will_rule import due_after
 
-REGISTERED: Final = 0  # it may be published
+ARMED: Final = 0  # it may be published
 FIRING: Final = 1  # its own node is publishing it; of a taken will: it is published, and etcd has not what it retains
 SETTLED: Final = 2  # another node has taken it, or its client is back
 TAKEN: Final = "\0"  # then client id, "/", node number: a will taken from that node
@@ -115,7 +115,7 @@ def decode_will(data: bytes) -> RegisteredWill:
 def registered(will: Will, session_expiry: int, due_at: float) -> RegisteredWill:
     message = will.message
     return RegisteredWill(
-        REGISTERED,
+        ARMED,
         will.id,
         message.topic,
         message.payload,

@@ -272,6 +272,8 @@ class WillSettlements:
             return WillEvent.LATER
         if state is WillState.FIRING:
             return WillEvent.EXPECTED if heard or is_patient else WillEvent.UNHEARD
+        if state is WillState.SETTLED and not heard:
+            return WillEvent.UNHEARD
         if told == CANCELLED or (settlement.final and value is None):
             return WillEvent.CANCELLED
         if told and told == settlement.seen:
@@ -280,7 +282,7 @@ class WillSettlements:
             return WillEvent.EXPECTED  # if there is a record, its will is an earlier one
         if value is not None and state is WillState.ARMED:
             return WillEvent.CANCELLED if settlement.cancels(value) else WillEvent.DUE
-        return WillEvent.CANCELLED if heard and state is WillState.SETTLED and not told else WillEvent.UNHEARD
+        return WillEvent.CANCELLED if state is WillState.SETTLED and not told else WillEvent.UNHEARD
 
     def _is_patient(self, settlement: Settlement) -> bool:
         return self._now < settlement.seen_at + PATIENCE * self._fire_seconds

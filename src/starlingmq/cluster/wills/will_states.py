@@ -31,7 +31,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from starlingmq.cluster.wills.will_records import RegisteredWill
+from starlingmq.cluster.wills.will_records import ARMED, FIRING, SETTLED, RegisteredWill
 from starlingmq.core.structures.state_table import StateTable, goes, ignores
 
 
@@ -104,8 +104,9 @@ WILL_TABLE: Final[StateTable[WillState, WillEvent, WillAction]] = StateTable(
     ],
 )
 
-_STATES: Final = (WillState.ARMED, WillState.FIRING, WillState.SETTLED)  # as numbers in records
+_STATES: Final = {ARMED: WillState.ARMED, FIRING: WillState.FIRING, SETTLED: WillState.SETTLED}
 
 
 def state_of(value: RegisteredWill | None) -> WillState:
-    return WillState.NONE if value is None else _STATES[value.state]
+    """A state of a later version of the software is left alone, like FIRING."""
+    return WillState.NONE if value is None else _STATES.get(value.state, WillState.FIRING)
