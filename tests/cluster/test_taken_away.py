@@ -17,7 +17,7 @@ from tests.harness import FakeClient
 from starlingmq.cluster.shares.share_messages import WillChange
 from starlingmq.cluster.shares.will_book import WillBook
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
-from starlingmq.cluster.wills.taken_away import KEPT_SECONDS, TakenAway
+from starlingmq.cluster.wills.taken_away import TakenAway
 from starlingmq.cluster.wills.taken_wills import TakenWills
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import (
@@ -29,7 +29,7 @@ from starlingmq.cluster.wills.will_records import (
     taken_name,
     will_from,
 )
-from starlingmq.cluster.wills.will_settlement import AGAIN_SECONDS, WillSettlements
+from starlingmq.cluster.wills.will_settlement import AGAIN_SECONDS, KEPT_SECONDS, WillSettlements
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 

@@ -9,11 +9,7 @@ may wait. It ends when no copy is left (``WillSettlements.are_copies_gone``).
 
 from __future__ import annotations
 
-from typing import Final
-
-from starlingmq.cluster.wills.will_settlement import WillSettlements
-
-KEPT_SECONDS: Final = 60.0  # longer than any CONNECT may wait
+from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
 
 
 class TakenAway:

@@ -1,8 +1,6 @@
 """Wills that this node has taken from other nodes, to publish them: as the leader of their share, because their node is
 gone (``lost_wills``), or because their clients are back here (``will_settlement``).
 
-The record of one that a node without storage has taken in an earlier incarnation is deleted: that will is lost.
-
 Laws:
 
 - A taken will is published only within the time that the last change of its record allows
@@ -10,7 +8,7 @@ Laws:
 - Wherever its client connects, it gets no CONNACK while the taken will is ARMED: the leader says with each claim
   that there is one, and the CONNECT waits until it is not, or deletes it once it has been
   unchanged for too long (``will_settlement``). So however late, a record that is unchanged may be taken again.
-- A node without storage does not know whether its earlier incarnation has published a copy, and answered the client.
+- A copy that an earlier incarnation of a node without storage has taken is deleted: it may have been published.
 """
 
 from __future__ import annotations

@@ -151,7 +151,8 @@ class WillSettlements:
     def are_copies_gone(self, client_id: str) -> bool:
         """Whether no node has a copy of a will of the client that it has taken and may publish. To be called until it
         returns True."""
-        found = self._settlements.get(will_key(self._me, client_id)) or self._begin(self._copies_of(client_id))
+        key = will_key(self._me, client_id)
+        found = self._settlements.get(key) or self._begin(Settlement(self._me, client_id, 0, key))
         if found.done:
             self._forget(found)
         return found.done
@@ -161,10 +162,7 @@ class WillSettlements:
         found = self._settlements.get(will_key(self._me, client_id))
         if found is not None:
             self._forget(found)
-            self._begin(self._copies_of(client_id), found)
-
-    def _copies_of(self, client_id: str) -> Settlement:
-        return Settlement(self._me, client_id, 0, will_key(self._me, client_id))
+            self._begin(Settlement(self._me, client_id, 0, found.key), found)
 
     def forget_copies(self, client_id: str) -> None:
         """No CONNECT waits for them."""

@@ -18,7 +18,8 @@ and the leader makes the change only if the record is unchanged. So of two actor
 
 Laws:
 
-- Only the node of a record publishes its will, and only while the record lets it: a will FIRING, a copy ARMED.
+- Only the node of a record publishes its will, and only while the record lets it: a will FIRING, a copy ARMED. A will
+  that is FIRING has no content in its record, so no other node could publish it.
 - A will that is SETTLED is published by no node but its taker. A copy is not settled: it is published, or deleted.
 - A claim does not settle the will itself. The CONNECT may still be given up, and then the will stays; or DISCONNECT,
   which the former node has and the leader has not, has cancelled it. Both are known once that node has answered.
