@@ -189,6 +189,7 @@ class ClusterWills(Subsystem):
     # The core's wills
 
     def begin_turn(self, now: float) -> None:
+        self.settling.now = now
         self._remember(now)
 
     def _remember(self, now: float) -> None:

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import inf
 from typing import Final
 
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED, UNREPORTED
@@ -67,7 +66,6 @@ class Settlement:
     revision: int = -1  # of the key, or of the newest copy, as first read ...
     seen_at: float = 0.0  # ... and when
     seen: int = 0  # id of the will that the key had
-    forget_at: float = inf
 
     def cancels(self, value: RegisteredWill) -> bool:
         """Whether the client is back before that will is due, as the record has it."""
@@ -76,6 +74,8 @@ class Settlement:
 
 
 class WillSettlements:
+    now: float  # of this turn
+
     def __init__(
         self,
         store: WillStore,
@@ -99,10 +99,10 @@ class WillSettlements:
         self._settlements: dict[bytes, Settlement] = {}  # by ``Settlement.key``
         # key -> the epoch of a claim, what its answer has said of the key, and when that is forgotten, in that order
         self._told: dict[bytes, tuple[int, WillRecord, float]] = {}
-        self._concluded: deque[Settlement] = deque()  # in the order in which they are forgotten
+        self._concluded: deque[tuple[float, Settlement]] = deque()  # and when they are forgotten
         self._again: list[tuple[float, int, Settlement]] = []  # a heap of those to be read again later: when, number
         self._count = 0  # of these numbers
-        self._now = 0.0
+        self.now = 0.0
 
     def enter(self, me: int) -> None:
         self._me = me
@@ -146,7 +146,7 @@ class WillSettlements:
         for each in records:
             if state_of(each.value) is WillState.ARMED:
                 self._told.pop(each.key, None)
-                self._told[each.key] = epoch, each, self._now + KEPT_SECONDS
+                self._told[each.key] = epoch, each, self.now + KEPT_SECONDS
 
     def are_copies_gone(self, client_id: str) -> bool:
         """Whether no node has a copy of a will of the client that it has taken and may publish. To be called until it
@@ -171,9 +171,9 @@ class WillSettlements:
             self._forget(found)
 
     def turn(self, now: float) -> None:
-        self._now = now
-        while self._concluded and now >= self._concluded[0].forget_at:
-            self._forget(self._concluded.popleft())
+        self.now = now
+        while self._concluded and now >= self._concluded[0][0]:
+            self._forget(self._concluded.popleft()[1])
         while self._told and now >= next(iter(self._told.values()))[2]:
             del self._told[next(iter(self._told))]
         while self._again and now >= self._again[0][0]:
@@ -190,13 +190,12 @@ class WillSettlements:
             return
         if not settlement.done:
             settlement.done = True
-            settlement.forget_at = self._now + KEPT_SECONDS
-            self._concluded.append(settlement)
+            self._concluded.append((self.now + KEPT_SECONDS, settlement))
 
     def _look_again(self, settlement: Settlement) -> None:
-        unchanged = self._now - settlement.seen_at if settlement.node == self._me else 0.0
+        unchanged = self.now - settlement.seen_at if settlement.node == self._me else 0.0
         self._count += 1
-        again_at = self._now + min(max(AGAIN_SECONDS, AGAIN_SHARE * unchanged), AGAIN_MAX)
+        again_at = self.now + min(max(AGAIN_SECONDS, AGAIN_SHARE * unchanged), AGAIN_MAX)
         heappush(self._again, (again_at, self._count, settlement))
 
     # Records
@@ -233,14 +232,14 @@ class WillSettlements:
         for each in copies if not self._is_patient(settlement) else ():
             node, _ = owner_of(each.key)
             published = each.value is not None and each.value.state == FIRING
-            stuck = not published and self._now >= settlement.seen_at + STUCK * self._fire_seconds
+            stuck = not published and self.now >= settlement.seen_at + STUCK * self._fire_seconds
             if node != self._me and (stuck or not self._connected(node)):
                 self._change(each.key, each.revision, None)
         self._look_again(settlement)
 
     def _see(self, settlement: Settlement, revision: int) -> None:
         if settlement.revision != revision:
-            settlement.revision, settlement.seen_at = revision, self._now
+            settlement.revision, settlement.seen_at = revision, self.now
 
     def _look_at(self, settlement: Settlement, record: WillRecord) -> None:
         value = record.value
@@ -283,7 +282,7 @@ class WillSettlements:
         return WillEvent.CANCELLED if state is WillState.SETTLED and not told else WillEvent.UNHEARD
 
     def _is_patient(self, settlement: Settlement) -> bool:
-        return self._now < settlement.seen_at + PATIENCE * self._fire_seconds
+        return self.now < settlement.seen_at + PATIENCE * self._fire_seconds
 
     # Changes
 
