@@ -1,7 +1,7 @@
 """Settles wills that a client left at other nodes, or at this one before: none may follow the client's new messages.
 
 A CONNECT that finds other nodes' keys of its client id waits until their wills of earlier epochs are settled. For each
-of them, the records of the client id are read, and ``will_states`` says what becomes of the node's own record.
+of them, the records of the client id are read, and ``will_states`` says how the own record of the node changes.
 
 Copies, of wills that nodes have taken from others, come first: each is waited for until it is published and gone. If it
 has not changed for ``fire_seconds`` and its node is not connected, or for ``STUCK`` times as long and its node is
@@ -260,7 +260,7 @@ class WillSettlements:
                 self._change(record.key, record.revision, settled, (copy, value))
 
     def _event(self, settlement: Settlement, value: RegisteredWill | None) -> WillEvent:
-        """What is known of the record, besides its state. A due will that its node has reported, and not written yet,
+        """The event in which this node takes part. A due will that its node has reported, and not written yet,
         is waited for as long as the node is connected; a clean start does not wait for longer than ``fire_seconds``
         for an answer."""
         told, state = settlement.will, state_of(value)
