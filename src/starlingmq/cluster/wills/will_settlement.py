@@ -133,9 +133,9 @@ class WillSettlements:
         if before is not None and before.revision > 0:
             begun.revision, begun.seen_at = before.revision, before.seen_at
         self._settlements[begun.key] = begun
-        epoch, record, _ = self._told.pop(begun.key, (0, None, 0.0))
-        if record is not None and epoch == begun.epoch:
-            self._look_at(begun, record)
+        told = self._told.pop(begun.key, None)
+        if told is not None and told[0] == begun.epoch:
+            self._look_at(begun, told[1])
         else:
             self._read(begun)
         return begun
