@@ -117,6 +117,21 @@ def test_what_a_claim_was_told_counts_for_no_other_claim_and_not_for_ever() -> N
         assert not world.found._told
 
 
+def test_a_will_that_was_published_while_its_node_was_given_up_leaves_nothing_to_settle() -> None:
+    """Node 2 was not heard for long, and has published the will and deleted its record before it could be settled."""
+    world = Settling()
+    world.put(b"2/c", structs.replace(WILL, state=FIRING))
+    assert not world.is_settled(0)
+    world.pass_time(SECONDS)
+    settle = partial(world.found.settle, "c", 2, 6, None, False, 0, 0.0)
+    assert not settle(), "that is the next CONNECT; the record has been unchanged for almost long enough"
+    world.found.turn(world.now + SECONDS)
+    assert world.store.answer(1) == 1 and len(world.store.changes) == 1
+    world.put(b"2/c", None)
+    world.store.answer()
+    assert len(world.store.changes) == 1 and settle()
+
+
 def test_the_end_of_a_copy_does_not_settle_a_later_will_of_the_same_node() -> None:
     """Node 3 has published an earlier will of node 2. The next one is due there, and not written."""
     world = Settling(2, 3)

@@ -247,8 +247,9 @@ class WillSettlements:
         settlement.seen = settlement.seen if value is None else value.id
         settled = RegisteredWill(SETTLED, 0 if value is None else value.id, epoch=settlement.epoch)
         for action in WILL_TABLE.step(state_of(value), self._event(settlement, value)).actions:
+            if state_of(value) is WillState.FIRING and action is not WillAction.CONCLUDE:
+                settlement.final = True
             if action is WillAction.WAIT:
-                settlement.final = settlement.final or state_of(value) is WillState.FIRING
                 self._look_again(settlement)
             elif action is WillAction.CONCLUDE:
                 self._conclude(settlement)
