@@ -106,6 +106,19 @@ def test_a_will_that_the_claim_was_told_of_is_settled_without_a_read_unless_it_h
         assert world.is_settled(CANCELLED)
 
 
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_will_of_a_node_that_is_connected_and_was_not_asked_is_read(connected: bool) -> None:
+    """An earlier claim has asked it. The CONNECT that has left the will there since may have been given up."""
+    world = Settling(*([2] if connected else []))
+    world.put(b"2/c", WILL)
+    world.found.told(5, [world.store.get(b"2/c")])
+    assert not world.is_settled(0)
+    assert len(world.store.changes) == (not connected)
+    world.put(b"2/c", None)
+    world.pass_time(0.1)
+    assert world.is_settled(0) and taken_key(1, 2, "c") not in world.store.records
+
+
 def test_what_a_claim_was_told_counts_for_no_other_claim_and_not_for_ever() -> None:
     for epoch, seconds in ((4, 0.0), (5, KEPT_SECONDS + 1.0)):
         world = Settling(2)

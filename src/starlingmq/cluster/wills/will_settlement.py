@@ -134,7 +134,8 @@ class WillSettlements:
             begun.revision, begun.seen_at = before.revision, before.seen_at
         self._settlements[begun.key] = begun
         told = self._told.pop(begun.key, None)
-        if told is not None and told[0] == begun.epoch:
+        # Of a node that is heard, and was not asked, the record may be about to change: it is read once more.
+        if told is not None and told[0] == begun.epoch and (begun.will or not self._connected(begun.node)):
             self._look_at(begun, told[1])
         else:
             self._read(begun)
@@ -142,7 +143,7 @@ class WillSettlements:
 
     def told(self, epoch: int, records: list[WillRecord]) -> None:
         """The claim of that epoch was answered with these records, of other nodes. One that is ARMED is settled without
-        another read: if it has changed since, the change is not made, and the records are read."""
+        another read, once its node has answered or is not heard: if it has changed since, the change is not made."""
         for each in records:
             if state_of(each.value) is WillState.ARMED:
                 self._told.pop(each.key, None)
