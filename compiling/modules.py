@@ -40,7 +40,10 @@ carries many messages.
 
 MODULES: Final = {
     "bridges/bridge_relay.py": "runs for each message of a bridge",
+    "bridges/nats_relay.py": "runs for each message of a bridge",
+    "bridges/passed_requests.py": "runs for each request of a bridge",
     "bridges/site_mark.py": "runs for each message of a bridge",
+    "bridges/subject_maps.py": "runs for each message of a bridge",
     "bridges/topic_maps.py": "runs for each message of a bridge",
     "bulk/columns.py": "runs for each message that is read from a stream",
     "cluster/balance/drain.py": IN_EACH_TURN,

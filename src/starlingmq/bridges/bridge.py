@@ -116,6 +116,8 @@ class FirstSession(NearHandle):
 class Bridge:
     """``site`` names this broker or cluster; ``elected``: whether this node is to carry the bridge now."""
 
+    keeps = "messages wait"  # for the log
+
     def __init__(
         self, config: BridgeConfig, driver: Driver, site: str, elected: Callable[[], bool], counts: BridgeCounts
     ) -> None:
@@ -343,7 +345,7 @@ class Bridge:
     def _note_problem(self, problem: str) -> None:
         now = self._driver.clock()
         if problem and (problem != self._logged or now - self._logged_at >= REMIND_SECONDS):
-            log.warning("bridge %s: %s; messages wait, and it tries again", self.config.name, problem)
+            log.warning("bridge %s: %s; %s, and it tries again", self.config.name, problem, self.keeps)
             self._logged, self._logged_at = problem, now
         self.problem = problem
 
@@ -475,7 +477,7 @@ class Bridge:
         if relay.ended():
             self._end(relay.problem)
         else:
-            self._arm(relay)
+            self._arm(relay.wake_at())
 
     def _join(self, relay: BridgeRelay, now: float) -> None:
         """Connect to this broker: the far broker has said what it takes."""
@@ -501,9 +503,8 @@ class Bridge:
         if config.notifications == "both":
             relay.far.out.append(state_frame(relay.far.state.client_id, relay.far.version))
 
-    def _arm(self, relay: BridgeRelay) -> None:
+    def _arm(self, due: float) -> None:
         """Keep one timer. One that is early costs a look."""
-        due = relay.wake_at()
         if due == inf:
             return
         seconds = max(0.0, due - self._driver.clock())

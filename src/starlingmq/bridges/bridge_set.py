@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge
 from starlingmq.bridges.bridge_relay import BridgeCounts
 from starlingmq.bridges.link_view import LinkView
+from starlingmq.config.bridges_section import speaks_nats
 from starlingmq.config.settings import Config
 from starlingmq.core.publish.bridges import bounds_of, site_of
 from starlingmq.core.session.session import BRIDGE_PREFIX
@@ -59,7 +60,12 @@ class BridgeSet:
         for name, settings in wanted.items():
             if name not in self._bridges:
                 counts = self._counts.setdefault(name, BridgeCounts())
-                bridge = self._bridges[name] = Bridge(settings, self._driver, site, self._elects(name), counts)
+                kind: type[Bridge] = Bridge
+                if speaks_nats(settings):
+                    from starlingmq.bridges.nats_bridge import NatsBridge  # not loaded where none is configured
+
+                    kind = NatsBridge
+                bridge = self._bridges[name] = kind(settings, self._driver, site, self._elects(name), counts)
                 if name in self.paused:
                     bridge.pause(True)
         self._forget(wanted)

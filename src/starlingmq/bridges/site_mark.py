@@ -1,6 +1,7 @@
 """The mark on messages of bridges: the sites that a message has been at, so that none goes round in a ring.
 
-It is a User Property, which brokers of MQTT 5 pass on. Its law, for a message that a bridge carries from site X to Y::
+It is a User Property, which brokers of MQTT 5 pass on, and a header in NATS. Its law, for a message that a bridge
+carries from site X to Y::
 
     Y is in the mark    not carried: it has been there
     X is in the mark    not carried: it has left X before, and came back by a bridge that does not look at the mark
@@ -38,3 +39,22 @@ def marked(properties: bytes, site: str) -> bytes:
             users.append(pair)
     decoded[USER_PROPERTY] = [*users, (MARK, " ".join(sites))]
     return encode_property_bytes(decoded)
+
+
+def sites_in(headers: bytes) -> list[str]:
+    """The sites that a NATS message with this block of headers has been at."""
+    found: list[str] = []
+    if _KEY in headers:
+        for line in headers.split(b"\r\n"):
+            name, _, value = line.partition(b":")
+            if name.strip().lower() == _KEY:
+                found += value.decode(errors="replace").split()
+    return found
+
+
+def headed(headers: bytes, site: str) -> bytes:
+    """The block of headers (b"": none) with ``site`` added to the mark."""
+    lines = headers[:-4].split(b"\r\n") if headers else [b"NATS/1.0"]
+    sites = [*sites_in(headers), site]
+    kept = [line for line in lines if _KEY not in line or line.partition(b":")[0].strip().lower() != _KEY]
+    return b"%b\r\n%b: %b\r\n\r\n" % (b"\r\n".join(kept), _KEY, " ".join(sites).encode())

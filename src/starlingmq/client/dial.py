@@ -35,6 +35,18 @@ async def open_link(endpoint: Endpoint, tls: Tls, owner: Owner) -> Link:
         raise ConnectFailed(_sentence(endpoint, error)) from error
 
 
+async def secure_link(link: Link, endpoint: Endpoint, tls: Tls) -> None:
+    """Begin TLS on an open link. Raises ConnectFailed with a sentence."""
+    try:
+        context = tls.context()
+    except (OSError, ssl.SSLError) as error:
+        raise ConnectFailed(f"cannot use the TLS files: {error}") from error
+    try:
+        await link.secure(context, endpoint.host)
+    except OSError as error:
+        raise ConnectFailed(_sentence(endpoint, error)) from error
+
+
 async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner) -> Link:
     loop = asyncio.get_running_loop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
@@ -38,6 +39,16 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.owner.link_received(data)
+
+    async def secure(self, context: ssl.SSLContext, host: str) -> None:
+        """Go on with TLS, after a server has said so in plain text. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if self._transport is None or self._transport.is_closing():  # uvloop would wait for ever
+            raise ConnectionResetError("the connection was closed before the TLS handshake")
+        secured = await loop.start_tls(self._transport, self, context, server_hostname=host)
+        if secured is None:
+            raise ConnectionResetError("the connection was closed during the TLS handshake")
+        self._transport = secured
 
     def connection_lost(self, error: Exception | None) -> None:
         self.resume_writing()

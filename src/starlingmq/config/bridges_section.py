@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from starlingmq.config.secret_masking import SECRET, SECRET_URL, without_login
 from starlingmq.config.section_types import ConfigError, Count, Section, Size
 from starlingmq.config.streams_section import NAME_PATTERN
 
 SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix")
+NATS_SCHEMES: Final = ("nats", "tls")
 FILTER_BYTES_MAX: Final = 65_535
 
 
@@ -19,7 +20,8 @@ class BridgeTopic(Section, frozen=True):
     filter: Annotated[
         str,
         Meta(
-            description="Filter of the topics, without the prefixes; + and # as in MQTT. Empty: a prefix is the topic."
+            description="Filter of the topics, without the prefixes; + and # as in MQTT. Empty: a prefix is the topic. "
+            "With NATS also $share/GROUP/FILTER: the bridge is a member of that queue group."
         ),
     ]
     direction: Annotated[
@@ -46,9 +48,17 @@ class BridgeTopic(Section, frozen=True):
 
 class BridgeCredentials(Section, frozen=True):
     username: Annotated[str | None, Meta(description="User name at the other broker.")] = None
-    password: Annotated[str | None, Meta(description="Password of this user.", extra=SECRET)] = None
+    password: Annotated[
+        str | None, Meta(description="Password of this user; in NATS a token if there is no user name.", extra=SECRET)
+    ] = None
     password_file: Annotated[
         str | None, Meta(description="File with the password, in place of password; its last line end is ignored.")
+    ] = None
+    creds_file: Annotated[
+        str | None,
+        Meta(
+            description="NATS: file with the credentials of a user (.creds, with JWT and seed), or with an NKey seed."
+        ),
     ] = None
 
 
@@ -81,7 +91,8 @@ class BridgeConfig(Section, frozen=True):
         tuple[Annotated[str, Meta(min_length=1)], ...],
         Meta(
             min_length=1,
-            description="URLs of the other broker (mqtt, mqtts, ws, wss, unix); the next one is tried when one fails.",
+            description="URLs of the other broker (mqtt, mqtts, ws, wss, unix) or NATS server (nats, tls); the next "
+            "one is tried when one fails.",
             extra=SECRET_URL,
         ),
     ]
@@ -148,27 +159,56 @@ def check_bridges(bridges: tuple[BridgeConfig, ...]) -> None:
             raise ConfigError(f"{path}.tls.key: needs tls.cert, the certificate of this key")
         for number, url in enumerate(bridge.servers):
             _check_server(url, f"{path}.servers[{number}]")
+        nats = speaks_nats(bridge)
+        if any((_scheme_of(url) in NATS_SCHEMES) is not nats for url in bridge.servers):
+            raise ConfigError(f"{path}.servers: must all speak MQTT or all NATS; make two bridges of them")
+        if nats:
+            _check_nats(bridge, path)
+        elif bridge.credentials.creds_file:
+            raise ConfigError(f"{path}.credentials.creds_file: is for servers that speak NATS")
         for number, topic in enumerate(bridge.topics):
-            _check_topic(topic, f"{path}.topics[{number}]")
+            _check_topic(topic, f"{path}.topics[{number}]", nats)
+
+
+def speaks_nats(bridge: BridgeConfig) -> bool:
+    return _scheme_of(bridge.servers[0]) in NATS_SCHEMES
+
+
+def _scheme_of(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
+def _check_nats(bridge: BridgeConfig, path: str) -> None:
+    credentials = bridge.credentials
+    if credentials.creds_file and (credentials.username or credentials.password or credentials.password_file):
+        raise ConfigError(f"{path}.credentials.creds_file: a user or password is set as well; set only one of them")
+    if bridge.start == "lazy":
+        raise ConfigError(f"{path}.start: a bridge to NATS has no queue, so nothing waits for it; use automatic")
 
 
 def _check_server(url: str, path: str) -> None:
     shown = without_login(url)
+    schemes = (*SCHEMES, *NATS_SCHEMES)
     try:
         parts: SplitResult = urlsplit(url)
-        wrong = parts.scheme not in SCHEMES or parts.port == 0
+        wrong = parts.scheme not in schemes or parts.port == 0
         wrong = wrong or not (parts.path if parts.scheme == "unix" else parts.hostname)
     except ValueError:
         wrong = True
     if wrong:
         raise ConfigError(
-            f"{path}: {shown} is not a URL such as mqtt://host:1883 or mqtts://host ({', '.join(SCHEMES)})"
+            f"{path}: {shown} is not a URL such as mqtt://host:1883 or mqtts://host ({', '.join(schemes)})"
         )
     if parts.username or parts.password:
         raise ConfigError(f"{path}: {shown} has a login; set credentials.username and credentials.password_file")
 
 
-def _check_topic(topic: BridgeTopic, path: str) -> None:
+def _check_topic(topic: BridgeTopic, path: str, nats: bool) -> None:
+    if nats and topic.filter.startswith("$share/"):
+        group, _, rest = topic.filter.removeprefix("$share/").partition("/")
+        if not group or not rest or any(each in group for each in "+#*> \t\r\n\0"):
+            raise ConfigError(f"{path}.filter: a queue group is written $share/GROUP/FILTER")
+        topic = structs.replace(topic, filter=rest)
     for side, prefix in (("local_prefix", topic.local_prefix), ("remote_prefix", topic.remote_prefix)):
         if "+" in prefix or "#" in prefix or "\0" in prefix:
             raise ConfigError(f"{path}.{side}: must not contain + and #; put them into the filter")

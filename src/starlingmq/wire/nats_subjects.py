@@ -19,6 +19,7 @@ from typing import Final
 
 from starlingmq.wire.characters import DOT, GREATER, NUL, STAR
 
+_CREATE: Final = b".API.CONSUMER.CREATE."
 _SWAP: Final = bytes.maketrans(b"./*+>#", b"/.+*#>")
 _BLANK_CODES: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x20)
 _SYMBOL_HEADS: Final = b"\xe2\x90"  # U+2400 to U+243F in UTF-8 begin with these
@@ -57,6 +58,18 @@ def filter_of(subject: bytes) -> bytes:
                 return b""
             levels.append(level)
     return b"/".join(levels)
+
+
+def without_consumer_filter(subject: bytes) -> bytes:
+    """A request that makes a JetStream consumer has its filter twice: in the payload and, since nats-server 2.9, at the
+    end of its subject, where wildcards have no topic. Return the subject without it, which servers accept as well; b""
+    for any other subject."""
+    at = subject.find(_CREATE)
+    if at < 0 or not subject.startswith(b"$JS.") or subject.count(b".", 0, at) > 1:  # $JS or $JS.domain before it
+        return b""
+    at += len(_CREATE)
+    tokens = subject[at:].split(b".")
+    return subject[:at] + b".".join(tokens[:2]) if len(tokens) > 2 else b""
 
 
 def subject_of(topic: bytes) -> bytes:

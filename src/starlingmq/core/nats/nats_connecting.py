@@ -24,7 +24,7 @@ from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
 from starlingmq.core.nats.nkey_auth import NKEY, NkeyAuth
 from starlingmq.core.session.connection import ASKING, AUTHENTICATING, NEW, OPEN
-from starlingmq.core.session.session import Client
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client
 from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.nats import PARSER_ERROR, NatsError
 from starlingmq.wire.reasons import Reason
@@ -95,6 +95,9 @@ class NatsConnecting:
             return
         client.state = AUTHENTICATING
         client.rules = self.ctx.rules
+        if client.listener == BRIDGE_LISTENER:
+            self._accept(client, nats)
+            return
         nkey = _text(options, "nkey") or ""
         if nkey and self.keys.verify is not None:
             self._with_key(client, nats, nkey, _text(options, "sig") or "")
@@ -165,7 +168,7 @@ class NatsConnecting:
         if verdict.kind != ADMITTED:
             self._refuse(client, verdict)
             return
-        client.meter = ctx.quotas.meter(ctx.now)
+        client.meter = None if client.listener == BRIDGE_LISTENER else ctx.quotas.meter(ctx.now)
         session = ctx.new_session(client.client_id)
         session.client = client
         client.session = session

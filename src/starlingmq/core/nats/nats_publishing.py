@@ -32,7 +32,7 @@ from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.nats import HPUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import OK_FRAME
 from starlingmq.wire.nats_headers import properties_of
-from starlingmq.wire.nats_subjects import subject_of, topic_of
+from starlingmq.wire.nats_subjects import subject_of, topic_of, without_consumer_filter
 from starlingmq.wire.properties import PROPERTIES_MAX
 from starlingmq.wire.reasons import MqttError
 
@@ -79,7 +79,7 @@ class NatsPublishing:
         ctx.counters.publish_received += 1
         client.published += 1
         ctx.work -= 1
-        topic = self.spellings.topic_of(reader.subject)
+        topic = self.spellings.topic_of(reader.subject) or topic_of(without_consumer_filter(reader.subject))
         properties = b""
         reply = b""
         if reader.reply or kind == HPUB:
@@ -155,7 +155,7 @@ class NatsPublishing:
             else:
                 ctx.send(client, OK_FRAME)
         asks = reply != b"" and (nats.no_responders or message.topic.startswith(JETSTREAM))
-        if asks and has_no_receivers(route):
+        if asks and has_no_receivers(route, None if nats.echo else session):
             self._say_that_nothing_answers(client, nats, message.topic, reply)
             return
         if message.retain:  # set by a hook

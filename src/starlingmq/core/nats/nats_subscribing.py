@@ -13,7 +13,7 @@ from starlingmq.core.nats.nats_errors import INVALID_SUBJECT, NatsErrors
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import ASKING, WORKING
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
-from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
 from starlingmq.core.subscribe.subscribing import WHY_REFUSED, HeldSuback, Subscribing
 from starlingmq.core.topics.topics import levels, valid_filter
 from starlingmq.core.turn.job import Job
@@ -73,7 +73,8 @@ class NatsSubscribing:
         ):
             self.errors.may_not_subscribe(client, subject, name, WHY_REFUSED[Reason.TOPIC_FILTER_INVALID])
             return
-        if limits.subscriptions_per_client != 0 and len(nats.subscriptions) >= limits.subscriptions_per_client:
+        most = 0 if client.listener == BRIDGE_LISTENER else limits.subscriptions_per_client
+        if most != 0 and len(nats.subscriptions) >= most:
             self.errors.send(client, "Maximum Subscriptions Exceeded")
             return
         if nats.overlaps_too_often(filter):

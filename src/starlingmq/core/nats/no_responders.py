@@ -7,7 +7,7 @@ from typing import Final
 from starlingmq.core.context.context import Context
 from starlingmq.core.nats.nats_client import NatsSubscription
 from starlingmq.core.router.router import Route, Router
-from starlingmq.core.session.session import Client
+from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.nats_frames import NO_RESPONDERS, message_head, message_tail
 from starlingmq.wire.nats_subjects import subject_of
 from starlingmq.wire.reasons import MqttError
@@ -15,11 +15,14 @@ from starlingmq.wire.reasons import MqttError
 SEARCH_SHIFT: Final = 5  # to look through 32 subscriptions counts as one message
 
 
-def has_no_receivers(route: Route) -> bool:
-    """Whether no receiver can answer: there are at most groups whose members were lost, and which may return too
-    late."""
-    if route.subscriptions or route.streams:
+def has_no_receivers(route: Route, publisher: Session | None) -> bool:
+    """Whether no receiver can answer: there are at most groups whose members were lost, and which may return too late,
+    and subscriptions of ``publisher``, which gets none of its own messages (None: it gets them)."""
+    if route.streams:
         return False
+    for subscription in route.subscriptions:
+        if subscription.session is not publisher:
+            return False
     return not any(group.has_members() for group in route.groups)
 
 

@@ -88,6 +88,8 @@ class ServerInfo:
             "client_id": nats.number,
             "client_ip": client.peer.rpartition(":")[0].strip("[]"),
         }
+        if self.ctx.site:
+            fields["starlingmq_site"] = self.ctx.site
         if self.auth_required():
             fields["auth_required"] = True
         nonce = self.keys.nonce(nats.number)
