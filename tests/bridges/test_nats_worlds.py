@@ -44,7 +44,7 @@ def test_messages_come_once_and_replies_come_back(examples: int) -> None:
             raise AssertionError(f"seed {seed}, {world.layout}: {error}") from error
 
 
-@pytest.mark.interpreted_only(why="patches the relay")
+@pytest.mark.interpreted_only("patches the relay")
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_mistake_is_found(mistake: str) -> None:
     with PLANTED[mistake]:
