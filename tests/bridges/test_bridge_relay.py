@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.bridges.bridge_world import BridgeWorld
 
-from starlingmq.bridges import bridge_relay
 from starlingmq.bridges.bridge_relay import (
     BRIDGE_TABLE,
     ENDED,
@@ -14,6 +13,7 @@ from starlingmq.bridges.bridge_relay import (
     PHASES,
     RUNNING,
     SETTLING,
+    WAITING_MAX,
     BridgeCounts,
     BridgeRelay,
     Leg,
@@ -118,12 +118,11 @@ def test_an_attempt_that_finds_the_far_session_and_is_cut_is_followed_by_one_tha
     assert relay.unsure, "it was to subscribe, and has not"
 
 
-def test_messages_of_qos_0_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge_relay, "WAITING_MAX", 3)
+def test_messages_of_qos_0_that_wait_are_bounded() -> None:
     relay = relay_of()
     relay.phase = SETTLING
-    relay.received(relay.far, message(0, 0) * 5 + message(1, 1), 0.0)
-    assert relay.far.waiting == [message(0, 0)] * 3 + [message(1, 1)]
+    relay.received(relay.far, message(0, 0) * (WAITING_MAX + 2) + message(1, 1), 0.0)
+    assert relay.far.waiting == [message(0, 0)] * WAITING_MAX + [message(1, 1)]
     assert relay.counts.kept_out == 2
 
 
