@@ -36,6 +36,7 @@ HARMLESS: Final = {
     "cluster.tls.key": "the path of a file",
     "cluster.etcd.tls.key": "the path of a file",
     "bridges[].tls.key": "the path of a file",
+    "links[].tls.key": "the path of a file",
     "nats.nkeys[]": "public keys",
 }
 
@@ -66,6 +67,7 @@ NEEDED: Final[dict[str, Any]] = {
     "listeners[].tls": {"cert": "cert.pem"},
     "listeners[]": {"url": "mqtts://127.0.0.1:0"},
     "bridges[]": BRIDGE,
+    "links[]": BRIDGE,
 }
 
 

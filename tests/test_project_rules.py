@@ -53,7 +53,9 @@ PURE_IMPORTS: Final = {
     "struct": "",
     "typing": "",
     "zlib": "crc32",
-    "starlingmq.config.nats_section": "settings are given as dataclasses",
+    "starlingmq.config.bridges_section": "settings are given as dataclasses",
+    "starlingmq.config.links_section": "the same",
+    "starlingmq.config.nats_section": "the same",
     "starlingmq.config.settings": "the same",
     "starlingmq.config.nkeys": "the text of a key",
 }

@@ -12,7 +12,8 @@ from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.options import ConnectOptions
 from starlingmq.client.state import ClientState
 from starlingmq.config.bridges_section import BridgeConfig
-from starlingmq.core.session.session import BRIDGE_LISTENER, BRIDGE_PREFIX
+from starlingmq.core.publish.bridges import session_of
+from starlingmq.core.session.session import BRIDGE_LISTENER
 from starlingmq.wire.mqtt import decode_publish
 from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes
 from starlingmq.wire.reasons import Reason
@@ -46,11 +47,12 @@ class Carrier:
 
     @property
     def far_id(self) -> str:
-        return f"{self.config.name}-{self.near_site.name}"
+        options = far_options(self.config, self.near_site.name, None, False, True, 0, 30.0)
+        return options.client_id
 
     @property
     def near_id(self) -> str:
-        return BRIDGE_PREFIX + self.config.name
+        return session_of(self.config)
 
     def connect(self) -> None:
         if self.relay is not None:

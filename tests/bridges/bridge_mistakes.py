@@ -16,6 +16,8 @@ from starlingmq.bridges.bridge_relay import MARKER, SETTLING, BridgeRelay, Leg, 
 from starlingmq.bridges.bridge_sessions import near_options
 from starlingmq.client.events import Completed, Connected
 from starlingmq.client.options import ConnectOptions, Subscription
+from starlingmq.core.delivery import delivery
+from starlingmq.core.publish import publishing
 from starlingmq.wire.mqtt import ack_frame, decode_publish, publish_frame
 
 
@@ -136,6 +138,14 @@ MISTAKES: dict[str, tuple[Plant, dict[str, Any]]] = {
     "a session of a clean start of 3.1.1 is used": (
         around(BridgeRelay, "_join", clean_and_used),
         {"kind": "pair", "version": "3.1.1", "losses": True, "frail": False},
+    ),
+    "messages of a link have no handshake beside their own": (
+        patch.object(delivery, "put_on", lambda client_id, outgoing: True),
+        {"kind": "pair", "version": "5.0", "link": True, "losses": False},
+    ),
+    "a message that came by a link keeps the link's QoS": (
+        patch.object(publishing, "unmark", lambda message: None),
+        {"version": "5.0", "link": True, "losses": False},
     ),
     "a far session of which no CONNACK came is not subscribed again": (
         around(BridgeRelay, "_join", never_renewed),

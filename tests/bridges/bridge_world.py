@@ -5,7 +5,8 @@ A seed draws the sites and bridges (a pair, two bridges against each other, a ri
 clients, what they publish, and the faults. Of each message that a publisher has had acknowledged must hold:
 
 - QoS 2 arrives once for each way that bridges have for it, at each subscriber, unless a session was lost since;
-- QoS 1 arrives as often at least, QoS 0 at most; nothing comes back to its own side, and rings end;
+- QoS 1 arrives as often at least, QoS 0 at most; by a link both as often as QoS 2;
+- nothing comes back to its own side, and rings end;
 - after the far session was lost, what the near broker still had for it, or held from it, arrives at least once;
 - what is sent again to a far broker says so: DUP, and ``AGAIN`` in a new session;
 - first deliveries for a publisher, topic and QoS are in the order of publication;
@@ -30,9 +31,10 @@ from tests.storage.crash_engines import NEVER, Crash
 
 from starlingmq.client.events import Message
 from starlingmq.config.bridges_section import BridgeConfig, BridgeTopic, check_bridges
+from starlingmq.config.links_section import LinkLane
 from starlingmq.core.messages.outgoing import RELEASED
 
-ROUNDS_MAX = 600  # of calm, in which all must be over
+ROUNDS_MAX = 2000  # of calm, in which all must be over
 PIECES = (1, 2, 3, 7, 50, 1 << 20, 1 << 20, 1 << 20)
 SICKNESSES = (("append",), ("sync",), ("append", "sync"))
 DENIED, HIDDEN = "d", "h"
@@ -66,6 +68,7 @@ class BridgeWorld:
         self.kind = fixed.get("kind", self.kind)
         self.version = "5.0" if self.kind != "pair" or random.random() < 0.6 else "3.1.1"
         self.version = fixed.get("version", self.version)
+        self.link = fixed.get("link", self.version == "5.0" and random.random() < 0.4)
         self.losses = self.kind == "pair" and fixed.get("losses", random.random() < 0.5)
         self.power = random.random() < 0.4
         self.frail = fixed.get("frail", random.random() < 0.3)
@@ -137,7 +140,8 @@ class BridgeWorld:
             ]
         else:
             topics = [BridgeTopic(filter="w/#", direction="both" if self.kind == "ring both" else "out")]
-        return BridgeConfig(
+        kind: type[BridgeConfig] = LinkLane if self.link else BridgeConfig
+        return kind(
             name=name,
             servers=("mqtt://far",),
             topics=tuple(topics),
@@ -214,6 +218,9 @@ class BridgeWorld:
         if reader.site is sent.site:
             ways.append(sent.topic)
         assert message.topic in ways, f"{reader.name} got {payload[:40]!r} with the topic {message.topic}"
+        allowed = {qos for name, _, qos, _ in self.ways(sent.site.name, sent.topic) if name == reader.site.name}
+        if self.link and reader.site is not sent.site:
+            assert message.qos in {min(qos, sent.qos) for qos in allowed}, f"it came at QoS {message.qos}"
         sure = len(ways) == 1 or (sent.qos and not sent.big)  # no way lost it, so that it comes by another one, later
         if reader.got[payload] == 1 and sent.strict and not sent.resent and sure:
             name, topic, qos, place, _ = payload.split(b"|")
@@ -474,10 +481,13 @@ class BridgeWorld:
         name = f"{reader.name} got {payload[:40]!r} {got} times"
         if qos != 1 and sent.strict and not (sent.qos == 1 and sent.resent):
             assert got <= most, f"{name}, not {most}"
+        if self.link and sent.strict and not sent.resent:
+            fresh = reader.fresh[payload]
+            assert fresh <= most, f"{name}, {fresh} of them without DUP, not {most}: links carry once at every QoS"
         if not ways or (closed and reader.site.name == "b" and self.denies):
             assert got == 0, name
         fits = not sent.big or all(each.state.ctx.max_packet > BIG for each in self.sites.values())
-        if not sent.acknowledged or closed or qos == 0 or not fits:
+        if not sent.acknowledged or closed or not fits or (qos == 0 and not (self.link and last)):
             return
         if sent.required:
             assert got >= most, f"{name}, not {most}"

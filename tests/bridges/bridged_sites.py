@@ -17,6 +17,7 @@ from starlingmq.client.events import Completed, Connected, Event, Message
 from starlingmq.client.options import NEVER_EXPIRES, ConnectOptions, Qos, Subscription
 from starlingmq.client.state import ClientState
 from starlingmq.core.limits.access import EVERY_PUBLISH, PUBLISH, SUBSCRIBE, Grant, Rights
+from starlingmq.core.messages.link_marks import NEAR_LINK
 from starlingmq.core.session.session import BRIDGE_PREFIX, Client, Session
 
 BOUNDS = (1_000_000, 1 << 30)  # the defaults of max_mqueue_len and queue_bytes
@@ -38,7 +39,8 @@ class Site(CrashWorld):
 
     def begin_to_serve(self) -> None:
         super().begin_to_serve()
-        self.state.ctx.bridge(self.name, {BRIDGE_PREFIX + name: BOUNDS for name in self.bridges})
+        near = (BRIDGE_PREFIX, NEAR_LINK)
+        self.state.ctx.bridge(self.name, {prefix + name: BOUNDS for name in self.bridges for prefix in near})
 
     def entitle(self, client: Client) -> None:
         """Give a bridge of another site its rights."""
@@ -250,11 +252,12 @@ class Publisher(Party):
 
 
 class Reader(Party):
-    """Subscribes to everything. ``got``: how often each payload came."""
+    """Subscribes to everything. ``got``: how often each payload came; ``fresh``: without DUP."""
 
     def __init__(self, world: Witness, site: Site, name: str, version: int, receive_maximum: int) -> None:
         super().__init__(world, site, name, version, receive_maximum)
         self.got: Counter[bytes] = Counter()
+        self.fresh: Counter[bytes] = Counter()
         self.places: dict[tuple[bytes, ...], int] = {}
         self.late: list[Message] = []
         qos: Qos = 2
@@ -268,6 +271,7 @@ class Reader(Party):
         if isinstance(event, Message):
             self.late.append(event)
             self.got[event.payload] += 1
+            self.fresh[event.payload] += not event.dup
             self.world.arrived(self, event)
 
     def acknowledge(self, share: float) -> bool:

@@ -14,6 +14,7 @@ from starlingmq.admin import remedies
 from starlingmq.admin.metric_values import FAMILIES
 from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.config.bridges_section import BridgeConfig
+from starlingmq.config.links_section import LinkConfig
 from starlingmq.config.settings import Config, ListenerConfig
 from starlingmq.config.streams_section import StreamConfig
 from starlingmq.config.tree_builder import settings
@@ -253,6 +254,7 @@ IN_LISTS = {
     "listeners": set(ListenerConfig.__struct_fields__),
     "streams.define": set(StreamConfig.__struct_fields__),
     "bridges": set(BridgeConfig.__struct_fields__),
+    "links": set(LinkConfig.__struct_fields__),
 }
 
 

@@ -3,7 +3,7 @@ alarms, ``/certificates`` and the metrics.
 
 | in | ends |
 |---|---|
-| ``tls.cert``, ``tls.ca`` of listeners and bridges, ``cluster.tls``, ``cluster.etcd.tls`` | the certificate that ends first; of several with one subject the last |
+| ``tls.cert``, ``tls.ca`` of listeners, bridges and links, ``cluster.tls``, ``cluster.etcd.tls`` | the certificate that ends first; of several with one subject the last |
 | ``tls.crl`` | the revocation list whose next one is due first; of several of one issuer the last; or it lacks one of an authority in ``tls.ca`` |
 | ``auth.jwt.jwks_file`` | the last key, if all have ``exp`` or a certificate (``x5c``) |
 | tokens and headers with tokens, in files and settings | the first token that is a JWT with ``exp``; other tokens have no end |
@@ -210,9 +210,11 @@ def _of_cluster(config: Config) -> Iterator[Expiration]:
 
 
 def _of_bridges(config: Config) -> Iterator[Expiration]:
-    for number, bridge in enumerate(config.bridges):
-        yield from _first("certificate", f"bridges[{number}].tls.cert", bridge.tls.cert, certificates)
-        yield from _first("authority", f"bridges[{number}].tls.ca", bridge.tls.ca, certificates)
+    for section, bridges in (("bridges", config.bridges), ("links", config.links)):
+        for number, bridge in enumerate(bridges):
+            path = f"{section}[{number}].tls"
+            yield from _first("certificate", f"{path}.cert", bridge.tls.cert, certificates)
+            yield from _first("authority", f"{path}.ca", bridge.tls.ca, certificates)
 
 
 def _of_tokens(config: Config) -> Iterator[Expiration]:

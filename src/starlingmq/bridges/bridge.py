@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from starlingmq.bridges.bridge_relay import MARKER, RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
 from starlingmq.bridges.bridge_sessions import far_options, near_options, near_session, site_in, state_frame
@@ -28,8 +28,12 @@ from starlingmq.client.link import Link
 from starlingmq.client.options import NEVER_EXPIRES, QOS, V5, V311, ConnectOptions, Subscription
 from starlingmq.client.state import CONNECTED, ClientState
 from starlingmq.config.bridges_section import BridgeConfig
-from starlingmq.core.session.session import BRIDGE_LISTENER, BRIDGE_PREFIX, Client, Session
+from starlingmq.config.links_section import LinkConfig
+from starlingmq.core.messages.link_marks import name_of
+from starlingmq.core.publish.bridges import session_of
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
 from starlingmq.net.driver import Driver
+from starlingmq.wire.properties import MAXIMUM_QOS
 from starlingmq.wire.reasons import Reason
 
 log = logging.getLogger("starlingmq")
@@ -154,9 +158,18 @@ class Bridge:
         self._task = asyncio.ensure_future(self._run())
 
     @property
+    def kind(self) -> Literal["bridge", "link"]:
+        return "link" if isinstance(self.config, LinkConfig) else "bridge"
+
+    @property
+    def label(self) -> str:
+        """For the log."""
+        return f"{self.kind} {self.config.name}"
+
+    @property
     def client_id(self) -> str:
         """Of its session at this broker."""
-        return BRIDGE_PREFIX + self.config.name
+        return session_of(self.config)
 
     @property
     def session(self) -> Session | None:
@@ -167,7 +180,7 @@ class Bridge:
         queue = None if session is None else session.queue
         return LinkView(
             self.config.name,
-            "bridge",
+            self.kind,
             self.state,
             self._server,
             round(max(0.0, self._driver.clock() - self._since), 1),
@@ -265,7 +278,7 @@ class Bridge:
         filters = TopicMap(self.config.topics, outwards=True).filters()
         if self.session is None and filters:
             first = FirstSession(self, filters)
-            first.client = self._driver.opened(first, BRIDGE_LISTENER, f"bridge {self.config.name}")
+            first.client = self._driver.opened(first, BRIDGE_LISTENER, self.label)
             first.state.connection_made(self.clock())
             self.send_first(first)
 
@@ -312,6 +325,7 @@ class Bridge:
             async with asyncio.timeout(DIAL_SECONDS):
                 self._link = await open_link(endpoint, tls, self)
             self._link.for_long_lines()
+            self._link.set_priority(config.priority)
             self._reads = True
             self._relay = relay
             link = self._link
@@ -345,7 +359,7 @@ class Bridge:
     def _note_problem(self, problem: str) -> None:
         now = self._driver.clock()
         if problem and (problem != self._logged or now - self._logged_at >= REMIND_SECONDS):
-            log.warning("bridge %s: %s; %s, and it tries again", self.config.name, problem, self.keeps)
+            log.warning("%s: %s; %s, and it tries again", self.label, problem, self.keeps)
             self._logged, self._logged_at = problem, now
         self.problem = problem
 
@@ -482,10 +496,15 @@ class Bridge:
     def _join(self, relay: BridgeRelay, now: float) -> None:
         """Connect to this broker: the far broker has said what it takes."""
         server = relay.far.state.server
-        relay.far.site = site_in(server) or relay.far.site
+        site = site_in(server)
+        if isinstance(self.config, LinkConfig) and (not site or server.get(MAXIMUM_QOS, 2) != 2):
+            lacks = "allows no QoS 2, which links need" if site else "is no StarlingMQ with links; use bridges for it"
+            relay.lost(relay.far, f"the other broker {lacks}")
+            return
+        relay.far.site = site or relay.far.site
         relay.near.state = ClientState(near_options(self.config, server))
         near = self._near = NearHandle(self)
-        near.client = self._driver.opened(near, BRIDGE_LISTENER, f"bridge {self.config.name}")
+        near.client = self._driver.opened(near, BRIDGE_LISTENER, self.label)
         relay.near.state.connection_made(now)
 
     def _runs(self, relay: BridgeRelay) -> None:
@@ -496,12 +515,12 @@ class Bridge:
         self.problem = ""
         self.complaints = relay.complaints
         for complaint in relay.complaints:
-            log.warning("bridge %s: %s", config.name, complaint)
-        log.info("bridge %s: connected to %s", config.name, self._server)
+            log.warning("%s: %s", self.label, complaint)
+        log.info("%s: connected to %s", self.label, self._server)
         if config.notifications != "off":
             relay.near.out.append(state_frame(config.name, V5))
         if config.notifications == "both":
-            relay.far.out.append(state_frame(relay.far.state.client_id, relay.far.version))
+            relay.far.out.append(state_frame(name_of(relay.far.state.client_id), relay.far.version))
 
     def _arm(self, due: float) -> None:
         """Keep one timer. One that is early costs a look."""
@@ -537,7 +556,7 @@ class Bridge:
         if link is not None:
             if relay is not None and not relay.problem:
                 if self.config.notifications == "both":  # DISCONNECT deletes the will
-                    link.write(state_frame(relay.far.state.client_id, relay.far.version, b"0"))
+                    link.write(state_frame(name_of(relay.far.state.client_id), relay.far.version, b"0"))
                 relay.far.state.disconnect(Reason.SUCCESS)
                 link.write(relay.far.state.take(self._driver.clock()))
                 link.close()

@@ -7,9 +7,11 @@ from typing import Final
 from starlingmq.bridges.bridge_relay import NearSession
 from starlingmq.client.options import NEVER_EXPIRES, V5, V311, ConnectOptions
 from starlingmq.config.bridges_section import BridgeConfig
+from starlingmq.config.links_section import LinkLane
+from starlingmq.core.messages.link_marks import FAR_LINK, lane_suffix, name_of
 from starlingmq.core.messages.outgoing import RELEASED
-from starlingmq.core.publish.bridges import SITE
-from starlingmq.core.session.session import BRIDGE_PREFIX, Session
+from starlingmq.core.publish.bridges import SITE, session_of
+from starlingmq.core.session.session import Session
 from starlingmq.wire.frames import publish_frame
 from starlingmq.wire.packets import Will
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
@@ -30,6 +32,8 @@ def far_options(
     """Of the CONNECT to the other broker. ``site`` is that of this broker, ``says_bridge``: with mosquitto's bit."""
     version = V5 if config.version == "5.0" else V311
     client_id = config.client_id or f"{config.name}-{site}"
+    if isinstance(config, LinkLane):
+        client_id = f"{FAR_LINK}{client_id}{lane_suffix(config.number, config.lanes)}"
     properties: Properties = {USER_PROPERTY: [(SITE, site)]} if version == V5 else {}
     return ConnectOptions(
         client_id=client_id,
@@ -39,7 +43,7 @@ def far_options(
         connect_timeout=timeout,
         username=config.credentials.username,
         password=None if password is None else password.encode(),
-        will=state_will(client_id) if config.notifications == "both" else None,
+        will=state_will(name_of(client_id)) if config.notifications == "both" else None,
         session_expiry=NEVER_EXPIRES if version == V5 else 0,
         max_packet_size=max_packet if version == V5 else 0,
         receive_maximum=OUT_MAX,
@@ -54,7 +58,7 @@ def near_options(config: BridgeConfig, server: Properties) -> ConnectOptions:
     inflight = config.max_inflight or (room if isinstance(room, int) else OUT_MAX)
     largest = server.get(MAXIMUM_PACKET_SIZE, 0)
     return ConnectOptions(
-        client_id=BRIDGE_PREFIX + config.name,
+        client_id=session_of(config),
         clean_start=False,
         keep_alive=0,
         will=state_will(config.name) if config.notifications != "off" else None,

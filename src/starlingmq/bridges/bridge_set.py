@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable
 from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge
 from starlingmq.bridges.bridge_relay import BridgeCounts
 from starlingmq.bridges.link_view import LinkView
-from starlingmq.config.bridges_section import speaks_nats
+from starlingmq.config.bridges_section import BridgeConfig, speaks_nats
+from starlingmq.config.links_section import carried
 from starlingmq.config.settings import Config
-from starlingmq.core.publish.bridges import bounds_of, site_of
+from starlingmq.core.messages.link_marks import is_link, name_of
+from starlingmq.core.publish.bridges import bounds_of, session_of, site_of
 from starlingmq.core.session.session import BRIDGE_PREFIX
 from starlingmq.net.driver import Driver
 from starlingmq.wire.digests import blake2b
@@ -50,7 +52,7 @@ class BridgeSet:
         """Start the bridges of these settings, and end others; one whose settings have not changed goes on."""
         site = site_of(config)
         self._driver.state.ctx.bridge(site, bounds_of(config))
-        wanted = {each.name: each for each in config.bridges}
+        wanted = {each.name: each for each in carried(config.bridges, config.links)}
         for name, bridge in list(self._bridges.items()):
             if wanted.get(name) != bridge.config:
                 del self._bridges[name]
@@ -68,7 +70,7 @@ class BridgeSet:
                 bridge = self._bridges[name] = kind(settings, self._driver, site, self._elects(name), counts)
                 if name in self.paused:
                     bridge.pause(True)
-        self._forget(wanted)
+        self._forget(wanted.values())
         self._look()
 
     def _elects(self, name: str) -> Callable[[], bool]:
@@ -78,15 +80,15 @@ class BridgeSet:
 
         return elected
 
-    def _forget(self, wanted: Iterable[str]) -> None:
+    def _forget(self, wanted: Iterable[BridgeConfig]) -> None:
         """End the sessions of bridges that the settings do not name any more."""
         state = self._driver.state
-        kept = {BRIDGE_PREFIX + name for name in wanted}
+        kept = {session_of(each) for each in wanted}
         for client_id, session in list(state.ctx.sessions.items()):
             if client_id.startswith(BRIDGE_PREFIX) and client_id not in kept:
                 lost = 0 if session.queue is None else len(session.queue)
-                name = client_id.removeprefix(BRIDGE_PREFIX)
-                log.warning("bridge %s is not in the settings any more; %d messages that waited for it end", name, lost)
+                name = f"{'link' if is_link(client_id) else 'bridge'} {name_of(client_id)}"
+                log.warning("%s is not in the settings any more; %d messages that waited for it end", name, lost)
                 state.ctx.at(self._driver.clock())
                 state.ending.end(session)
         self._driver.request_turn()

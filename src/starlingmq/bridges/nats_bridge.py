@@ -191,7 +191,7 @@ class NatsBridge(Bridge):
 
     def _open_near(self) -> None:
         near = self._near = NearHandle(self)
-        near.client = self._driver.opened(near, BRIDGE_LISTENER, f"bridge {self.config.name}")
+        near.client = self._driver.opened(near, BRIDGE_LISTENER, self.label)
         self._driver.state.nats.open(near.client)
 
     def _passes(self, flow: NatsRelay) -> None:
@@ -201,8 +201,8 @@ class NatsBridge(Bridge):
         self.problem = ""
         self.complaints = flow.complaints
         for complaint in flow.complaints:
-            log.warning("bridge %s: %s", self.config.name, complaint)
-        log.info("bridge %s: connected to %s", self.config.name, self._server)
+            log.warning("%s: %s", self.label, complaint)
+        log.info("%s: connected to %s", self.label, self._server)
 
     def _tick(self) -> None:
         self._timer = None

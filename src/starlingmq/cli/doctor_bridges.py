@@ -13,6 +13,7 @@ from starlingmq.client.endpoint import Tls, parse_url
 from starlingmq.client.errors import ConnectFailed
 from starlingmq.client.link import Link
 from starlingmq.config.bridges_section import BridgeConfig
+from starlingmq.config.links_section import LinkConfig
 from starlingmq.config.settings import Config
 
 PATIENCE_SECONDS: Final = 5.0
@@ -33,8 +34,8 @@ class _Nothing:
 def bridges(config: Config) -> Iterator[CheckResult]:
     """Whether the files of each bridge can be read, and its servers be reached by TCP, TLS and WebSocket; nothing logs
     in. And what may go wrong with its settings."""
-    for bridge in config.bridges:
-        subject = f"bridge {bridge.name}"
+    for bridge in (*config.bridges, *config.links):
+        subject = f"{'link' if isinstance(bridge, LinkConfig) else 'bridge'} {bridge.name}"
         unreadable = list(_unreadable(bridge, subject))
         yield from unreadable
         if not any("tls." in each.text for each in unreadable):

@@ -173,7 +173,7 @@ def _key_files(config: Config) -> list[Path]:
     if config.cluster.enabled:
         named.append(config.cluster.tls.key)
         named += [config.cluster.etcd.tls.key] if config.cluster.etcd.tls else []
-    named += [bridge.tls.key or bridge.tls.cert for bridge in config.bridges]
+    named += [bridge.tls.key or bridge.tls.cert for bridge in (*config.bridges, *config.links)]
     return [Path(name) for name in dict.fromkeys(named) if name]
 
 
@@ -186,7 +186,7 @@ def _secret_files(config: Config) -> list[Path]:
         config.streams.token_file,
         config.tracing.headers_file,
         config.cluster.secret_file,
-        *(bridge.credentials.password_file for bridge in config.bridges),
+        *(bridge.credentials.password_file for bridge in (*config.bridges, *config.links)),
     ]
     return [Path(name) for name in dict.fromkeys(named) if name]
 

@@ -67,6 +67,16 @@ class Link(asyncio.Protocol):
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
 
+    def set_priority(self, level: int) -> None:
+        """The class of its packets, 0 to 7: class selectors of DSCP (RFC 2474), and of the system's queues."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if level != 0 and sock is not None and sock.family != socket.AF_UNIX:
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, level << 5)
+            if sock.family == socket.AF_INET6:
+                with suppress(OSError):
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, level << 5)
+
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
 

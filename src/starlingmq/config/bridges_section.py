@@ -122,6 +122,15 @@ class BridgeConfig(Section, frozen=True):
     retain: Annotated[
         bool, Meta(description="Whether messages stay retained, and retained ones are carried to new subscriptions.")
     ] = True
+    priority: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=7,
+            description="Class of its packets (DSCP CS0 to CS7) for the system's queues and for routers: those with a "
+            "higher one go first where a line is narrow.",
+        ),
+    ] = 0
     notifications: Annotated[
         Literal["local", "both", "off"],
         Meta(
@@ -146,11 +155,11 @@ class BridgeConfig(Section, frozen=True):
     ] = 1024**3
 
 
-def check_bridges(bridges: tuple[BridgeConfig, ...]) -> None:
+def check_bridges(bridges: tuple[BridgeConfig, ...], section: str = "bridges") -> None:
     """Checks that the bounds of single settings cannot express. Raises ConfigError."""
     names = [bridge.name for bridge in bridges]
     for index, bridge in enumerate(bridges):
-        path = f"bridges[{index}]"
+        path = f"{section}[{index}]"
         if bridge.name in names[:index]:
             raise ConfigError(f"{path}.name: {bridge.name} is defined twice; rename one of them")
         if bridge.credentials.password and bridge.credentials.password_file:

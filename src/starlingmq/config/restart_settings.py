@@ -20,6 +20,7 @@ LIVE: Final = (
     "log",
     "streams.define",
     "bridges",
+    "links",
     "tracing",
     "alarms",
     "node.shutdown_timeout",

@@ -27,6 +27,7 @@ from starlingmq.config.bridges_section import BridgeConfig, check_bridges
 from starlingmq.config.cluster_section import ClusterConfig, check_cluster, refuse_open_cluster
 from starlingmq.config.groups_section import QueueGroupsConfig
 from starlingmq.config.limits_section import LimitsConfig
+from starlingmq.config.links_section import LinkConfig, check_links
 from starlingmq.config.listeners_section import (
     DEFAULT_LISTENER,
     NATS_SCHEMES,
@@ -152,6 +153,10 @@ class Config(Section, frozen=True):
     bridges: Annotated[
         tuple[BridgeConfig, ...], Meta(description="Other brokers that messages are exchanged with.")
     ] = ()
+    links: Annotated[
+        tuple[LinkConfig, ...],
+        Meta(description="Other sites of StarlingMQ that messages are exchanged with, each exactly once."),
+    ] = ()
     tracing: Annotated[TracingConfig, Meta(description="OpenTelemetry tracing of messages.")] = TracingConfig()
     alarms: Annotated[AlarmsConfig, Meta(description="Thresholds of alarms, and the address that is told.")] = (
         AlarmsConfig()
@@ -227,6 +232,7 @@ def checked(config: Config) -> Config:
     check_nats(config.nats)
     check_streams(config.streams, config.node.data_dir)
     check_bridges(config.bridges)
+    check_links(config.links, config.bridges)
     check_auth(config.auth)
     check_tracing(config.tracing)
     check_alarms(config.alarms)

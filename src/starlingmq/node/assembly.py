@@ -269,7 +269,7 @@ class Broker:
     def _use_bridges(self, config: Config) -> None:
         """Carry messages to other brokers and back as these settings say."""
         if self._bridges is None:
-            if not config.bridges:
+            if not config.bridges and not config.links:
                 return
             from starlingmq.bridges.bridge_set import BridgeSet
 

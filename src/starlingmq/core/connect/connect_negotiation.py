@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from starlingmq.core.context.context import Context
+from starlingmq.core.messages.link_marks import FAR_LINK
 from starlingmq.core.messages.message import Message
 from starlingmq.core.publish.bridges import tells_state
 from starlingmq.core.publish.producers import named_by
@@ -48,6 +49,8 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
         client.bridge = True
     elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX, BRIDGE_PREFIX)):
         raise ProtocolError("the client id is reserved for the broker", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+    elif connect.client_id.startswith(FAR_LINK):
+        client.bridge = True
     elif len(connect.client_id.encode()) > limits.client_id_length:
         raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     elif ctx.mqtt.strict_client_id and not (

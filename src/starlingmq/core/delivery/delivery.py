@@ -21,6 +21,7 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import QUEUE_DELETE, QUEUE_PUT, WINDOW_PUT
 from starlingmq.core.delivery.forward_batch import FOR_THE_NODE, encode_forward
 from starlingmq.core.groups.group_port import GroupPort
+from starlingmq.core.messages.link_marks import is_link, put_on
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import RELEASED, Outgoing
 from starlingmq.core.observe.audit import name_of
@@ -38,16 +39,14 @@ from starlingmq.wire.mqtt import ack_frame, ack_run, frame_of_parts, packet_id_b
 GROUP_WORK: Final = 4  # for the selection of a member
 UNKNOWN_WORK: Final = 4  # for the answer to an acknowledgement of nothing
 PUMP_BATCH: Final = 1024  # messages taken from one queue before others get their turn
-# messages that all queues together take beyond their limits, each of 16 bytes: one promised message may be for
-# thousands of sessions whose clients are away
+# that all queues together take beyond their limits, each of 16 bytes: one may be for thousands of absent sessions
 BEYOND_MAX: Final = 4_000_000
 UNBOUNDED_HIGH: Final = 1000  # a queue without a limit holds back its publishers from here on
 PUBACK_BYTE: Final = 0x40
 PUBREC_BYTE: Final = 0x50
 PUBREL_BYTE: Final = 0x62
 PUBCOMP_BYTE: Final = 0x70
-SHARED_SIZE: Final = 512
-"""From this size on a payload is not copied for each receiver: it is sent as a frame part that all of them share."""
+SHARED_SIZE: Final = 512  # a larger payload is not copied for each receiver: it is a frame part that all share
 
 
 class Delivery:
@@ -149,6 +148,8 @@ class Delivery:
         qos = message.qos if message.qos < subscription.qos else subscription.qos
         retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12] [MQTT-3.3.1-13]
         outgoing = Outgoing(message, qos, retain, subscription.ids, None)
+        if subscription.no_local and is_link(session.client_id) and not put_on(session.client_id, outgoing):
+            return
         moving = session.moving
         if moving is not None:
             if moving.target != 0:

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.config.bridges_section import BridgeConfig
+from starlingmq.config.links_section import LinkLane, carried
 from starlingmq.config.settings import Config
+from starlingmq.core.messages.link_marks import NEAR_LINK, lane_suffix, name_of
 from starlingmq.core.session.session import BRIDGE_PREFIX, Client
 from starlingmq.wire.digests import blake2b
 from starlingmq.wire.properties import USER_PROPERTY, Properties, decode_property_bytes
@@ -32,7 +35,7 @@ def tells_state(client: Client, topic: bytes, payload: bytes, qos: int) -> bool:
     """Whether this message is the state of ``client``, a bridge; bridges do not use ``qos`` 2 for it."""
     if not client.bridge or qos == 2 or payload not in (b"0", b"1"):
         return False
-    return topic == state_topic(client.client_id.removeprefix(BRIDGE_PREFIX))
+    return topic == state_topic(name_of(client.client_id))
 
 
 def has_been_here(site: str, properties: bytes) -> bool:
@@ -67,6 +70,14 @@ def site_of(config: Config) -> str:
     return blake2b(name.encode(), digest_size=SITE_BYTES).hexdigest()
 
 
+def session_of(bridge: BridgeConfig) -> str:
+    """The client id of its session at this broker."""
+    if isinstance(bridge, LinkLane):
+        return NEAR_LINK + bridge.name + lane_suffix(bridge.number, bridge.lanes)
+    return BRIDGE_PREFIX + bridge.name
+
+
 def bounds_of(config: Config) -> dict[str, tuple[int, int]]:
-    """By client id of each bridge: messages and bytes that may wait."""
-    return {BRIDGE_PREFIX + each.name: (each.max_mqueue_len, each.queue_bytes) for each in config.bridges}
+    """By client id of each bridge and lane of a link: messages and bytes that may wait."""
+    every = carried(config.bridges, config.links)
+    return {session_of(each): (each.max_mqueue_len, each.queue_bytes) for each in every}

@@ -27,6 +27,7 @@ from starlingmq.core.context.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.context.remote_qos2 import CANCELLED, COMPLETED, TIMED_OUT
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.delivery.group_engine import GroupEngine
+from starlingmq.core.messages.link_marks import unmark
 from starlingmq.core.messages.message import Message
 from starlingmq.core.publish.bridges import has_been_here, tells_state
 from starlingmq.core.publish.producers import Producers
@@ -472,6 +473,8 @@ class Publishing:
             ctx.audit.identify(message)  # before it is stored
         if self.unknown_pubrels.total != 0:
             self.unknown_pubrels.take(session.client_id, packet_id)  # the packet id stands for a new message
+        if client.bridge and message.properties:
+            unmark(message)
         inbound.hold(packet_id, message, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))

@@ -9,6 +9,7 @@ from typing import Final
 from starlingmq.core.context.context import Context
 from starlingmq.core.context.retained_outbox import HeldReplay, RetainedOutbox, WantedPayload
 from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.messages.link_marks import is_link, put_on
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.retained.retained_store import RetainedCursor, RetainedTree
@@ -87,11 +88,13 @@ class ReplayJob(Job):
         return 1 + 2 * len(found) + (cursor.looks - looks) // 2
 
     def give(self, subscription: Subscription, message: Message) -> None:
-        qos = min(message.qos, subscription.qos)
+        outgoing = Outgoing(message, min(message.qos, subscription.qos), True, subscription.ids, None)
+        if is_link(self.session.client_id) and not put_on(self.session.client_id, outgoing):
+            return
         audit = self.owner.ctx.audit
         if audit is not None:
-            audit.due(self.session, message, qos)
-        self.owner.delivery.offer(self.session, Outgoing(message, qos, True, subscription.ids, None), None)
+            audit.due(self.session, message, outgoing.qos)
+        self.owner.delivery.offer(self.session, outgoing, None)
 
     def _next(self) -> None:
         self.pending.popleft()
