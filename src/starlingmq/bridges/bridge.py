@@ -1,4 +1,5 @@
-"""The shell around ``bridge_relay``: one bridge with its two connections, its attempts and its view.
+"""The shells of bridges: ``Bridge`` has the attempts, the near connection and the view of each kind, ``RelayBridge``
+the far connection and the loop around a relay. ``MqttBridge`` is the shell of ``bridge_relay``.
 
 The far connection is a link of ``starlingmq.client``. The near one is no socket: bytes go straight to the driver, as
 those of any client do, and come back by ``NearHandle``. So the session of a bridge is kept, copied, taken over by
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from starlingmq.bridges.bridge_relay import MARKER, RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
 from starlingmq.bridges.bridge_sessions import far_options, near_options, near_session, site_in, state_frame
@@ -118,7 +119,8 @@ class FirstSession(NearHandle):
 
 
 class Bridge:
-    """``site`` names this broker or cluster; ``elected``: whether this node is to carry the bridge now."""
+    """The attempts of a bridge, with any kind of far side. ``site`` names this broker or cluster; ``elected``: whether
+    this node is to carry the bridge now."""
 
     keeps = "messages wait"  # for the log
 
@@ -139,19 +141,8 @@ class Bridge:
         self._logged = ""  # the last problem in the log
         self._logged_at = 0.0
         self._server = ""
-        self._says_bridge = True  # the far broker has not refused mosquitto's bit for bridges
-        self._unanswered = 0  # CONNECTs in a row
-        self._clean = False
-        self._unsure = True  # see BridgeRelay
-        self._relay: BridgeRelay | None = None
-        self._link: Link | None = None
         self._near: NearHandle | None = None
-        self._over: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._flushing = False
-        self._flushes = False  # it will be called soon
-        self._gathers = False  # the far connection is not read for a moment
-        self._reads = True  # the far connection is read
+        self._over: asyncio.Future[None] | None = None  # done when the attempt is to end
         self._changed = asyncio.Event()
         if elected():
             self._begin_session()  # before clients can publish
@@ -208,7 +199,7 @@ class Bridge:
 
     def look(self) -> None:
         """Look again whether this node carries it, and whether a lazy bridge has something to do."""
-        if self._relay is not None and not self._elected():
+        if not self._elected():
             self._end("")
         self._changed.set()
 
@@ -306,6 +297,223 @@ class Bridge:
 
     async def _attempt(self, server: str) -> bool:
         """Connect and carry until the end. Returns whether it ran."""
+        raise NotImplementedError
+
+    def _note_problem(self, problem: str) -> None:
+        now = self._driver.clock()
+        if problem and (problem != self._logged or now - self._logged_at >= REMIND_SECONDS):
+            log.warning("%s: %s; %s, and it tries again", self.label, problem, self.keeps)
+            self._logged, self._logged_at = problem, now
+        self.problem = problem
+
+    def _end(self, problem: str) -> None:
+        """The attempt is to end, if it has not."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    # The near connection
+
+    def near_received(self, handle: NearHandle, data: bytes) -> None:
+        """This broker has sent this. The driver may be in its turn, and must not be called now."""
+        raise NotImplementedError
+
+    def near_lost(self, handle: NearHandle) -> None:
+        if handle.client is not None:
+            self._driver.lost(handle.client)
+            handle.client = None
+        if handle is self._near:
+            self._near = None
+            self._end("this broker closed the session of the bridge")
+
+    def set_reading(self) -> None:
+        """``NearHandle.reads`` has changed, or another reason to read what comes from the far side, or not to."""
+        raise NotImplementedError
+
+
+class RelayState(Protocol):
+    """What passes between a far and a near connection, as a state machine."""
+
+    problem: str
+    complaints: list[str]
+    far: Any  # its two legs
+    near: Any
+
+    def received(self, leg: Any, data: bytes, now: float) -> None: ...
+
+    def tick(self, now: float) -> None: ...
+
+    def wake_at(self) -> float: ...
+
+    def joins(self) -> bool: ...
+
+    def runs(self) -> bool: ...
+
+    def ended(self) -> bool: ...
+
+
+AnyRelay = TypeVar("AnyRelay", bound=RelayState)
+
+
+class RelayBridge(Bridge, Generic[AnyRelay]):
+    """A bridge that is a relay between its two connections."""
+
+    def __init__(
+        self, config: BridgeConfig, driver: Driver, site: str, elected: Callable[[], bool], counts: BridgeCounts
+    ) -> None:
+        self._relay: AnyRelay | None = None
+        self._link: Link | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._flushes = False  # it will be called soon
+        self._reads = True  # the far connection is read
+        super().__init__(config, driver, site, elected, counts)
+
+    # For each kind
+
+    def _join(self, relay: AnyRelay, now: float) -> None:
+        """Connect to this broker."""
+        raise NotImplementedError
+
+    def _take(self, relay: AnyRelay, now: float) -> tuple[bytes, bytes]:
+        """What is to be written to the far and to the near connection."""
+        raise NotImplementedError
+
+    def _may_read(self, relay: AnyRelay, link: Link) -> bool:
+        raise NotImplementedError
+
+    def _flushed(self, relay: AnyRelay) -> None:
+        """The relay has no more for now."""
+
+    def _take_leave(self, relay: AnyRelay, link: Link) -> None:
+        """Write what comes last when the far connection ends in order."""
+
+    # Connections
+
+    def link_received(self, data: bytes) -> None:
+        """Of ``client.link.Owner``."""
+        relay = self._relay
+        if relay is not None:
+            relay.received(relay.far, data, self._driver.clock())
+            self._flush()
+
+    def link_lost(self, link: Link, error: Exception | None) -> None:
+        """Of ``client.link.Owner``."""
+        if link is self._link:
+            self._end(f"the other broker closed the connection{f': {error}' if error else ''}")
+
+    def near_received(self, handle: NearHandle, data: bytes) -> None:
+        relay = self._relay
+        if relay is not None and handle is self._near:
+            relay.received(relay.near, data, self._driver.clock())
+            if not self._flushing and not self._flushes:  # the driver is in its turn, and must not be called now
+                self._flushes = True
+                self._loop.call_soon(self._flush)
+
+    def set_reading(self) -> None:
+        relay, link, near = self._relay, self._link, self._near
+        if link is None or relay is None:
+            return
+        reads = (near is None or near.reads) and self._may_read(relay, link)
+        if reads != self._reads:
+            self._reads = reads
+            link.set_reading(reads)
+
+    def _watch_room(self, link: Link) -> None:
+        """While the system takes nothing more for the far broker, this one keeps what comes in the session's queue."""
+        near = self._near
+        if near is not None and near.client is not None and near.blocked == link.writable:
+            near.blocked = not near.blocked
+            if near.blocked:
+                self._driver.blocked(near.client)
+            else:
+                self._driver.drained(near.client)
+
+    def _flush(self) -> None:
+        """Write what the relay has for both sides, until it has no more."""
+        self._flushes = False
+        relay, link = self._relay, self._link
+        if relay is None or link is None or self._flushing:
+            return
+        self._flushing = True
+        try:
+            while True:
+                now = self._driver.clock()
+                if self._near is None and relay.joins():
+                    self._join(relay, now)
+                if relay.runs() and self.state != "connected":
+                    self._runs(relay)
+                far, near = self._take(relay, now)
+                if not far and not near:
+                    break
+                if far:
+                    link.write(far)
+                    self._watch_room(link)
+                if near and self._near is not None and self._near.client is not None:
+                    self._driver.received(self._near.client, near)
+            self.set_reading()
+        finally:
+            self._flushing = False
+        self._flushed(relay)
+        if relay.ended():
+            self._end(relay.problem)
+        else:
+            self._arm(relay.wake_at())
+
+    def _runs(self, relay: AnyRelay) -> None:
+        """Messages pass."""
+        self._becomes("connected")
+        self._connected_at = self._driver.clock()
+        self.problem = ""
+        self.complaints = relay.complaints
+        for complaint in relay.complaints:
+            log.warning("%s: %s", self.label, complaint)
+        log.info("%s: connected to %s", self.label, self._server)
+
+    def _arm(self, due: float) -> None:
+        """Keep one timer. One that is early costs a look."""
+        if due == inf:
+            return
+        seconds = max(0.0, due - self._driver.clock())
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._relay is not None:
+            self._relay.tick(self._driver.clock())
+            self._flush()
+
+    def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        link, near, relay = self._link, self._near, self._relay
+        self._link = self._near = self._relay = None
+        if link is not None:
+            if relay is not None and not relay.problem:
+                self._take_leave(relay, link)
+                link.close()
+            else:
+                link.abort()
+        if near is not None:
+            near.close()
+
+
+class MqttBridge(RelayBridge[BridgeRelay]):
+    def __init__(
+        self, config: BridgeConfig, driver: Driver, site: str, elected: Callable[[], bool], counts: BridgeCounts
+    ) -> None:
+        self._says_bridge = True  # the far broker has not refused mosquitto's bit for bridges
+        self._unanswered = 0  # CONNECTs in a row
+        self._clean = False
+        self._unsure = True  # see BridgeRelay
+        self._gathers = False  # the far connection is not read for a moment
+        super().__init__(config, driver, site, elected, counts)
+
+    async def _attempt(self, server: str) -> bool:
         config = self.config
         self._becomes("connecting")
         ran = False
@@ -356,13 +564,6 @@ class Bridge:
             seen = carried
             await asyncio.wait([over], timeout=LINGER_SECONDS)
 
-    def _note_problem(self, problem: str) -> None:
-        now = self._driver.clock()
-        if problem and (problem != self._logged or now - self._logged_at >= REMIND_SECONDS):
-            log.warning("%s: %s; %s, and it tries again", self.label, problem, self.keeps)
-            self._logged, self._logged_at = problem, now
-        self.problem = problem
-
     def _note_bit(self, relay: BridgeRelay) -> None:
         """Some brokers refuse a CONNECT with mosquitto's bit, or close its connection without an answer. So does the
         proxy of a broker that is being restarted: this must happen twice, and is taken back."""
@@ -403,7 +604,6 @@ class Bridge:
     # Connections
 
     def link_received(self, data: bytes) -> None:
-        """Of ``client.link.Owner``."""
         relay = self._relay
         if relay is not None:
             relay.received(relay.far, data, self._driver.clock())
@@ -423,78 +623,14 @@ class Bridge:
         self._gathers = False
         self.set_reading()
 
-    def link_lost(self, link: Link, error: Exception | None) -> None:
-        """Of ``client.link.Owner``."""
-        if link is self._link:
-            self._end(f"the other broker closed the connection{f': {error}' if error else ''}")
+    def _may_read(self, relay: BridgeRelay, link: Link) -> bool:
+        return relay.reads() and not self._gathers
 
-    def near_received(self, handle: NearHandle, data: bytes) -> None:
-        relay = self._relay
-        if relay is not None and handle is self._near:
-            relay.received(relay.near, data, self._driver.clock())
-            if not self._flushing and not self._flushes:  # the driver is in its turn, and must not be called now
-                self._flushes = True
-                self._loop.call_soon(self._flush)
-
-    def near_lost(self, handle: NearHandle) -> None:
-        if handle.client is not None:
-            self._driver.lost(handle.client)
-            handle.client = None
-        if handle is self._near:
-            self._near = None
-            self._end("this broker closed the session of the bridge")
-
-    def set_reading(self) -> None:
-        relay, near = self._relay, self._near
-        if self._link is None or relay is None:
-            return
-        reads = relay.reads() and (near is None or near.reads) and not self._gathers
-        if reads != self._reads:
-            self._reads = reads
-            self._link.set_reading(reads)
-
-    def _watch_room(self, link: Link) -> None:
-        """While the system takes nothing more for the far broker, this one keeps what comes in the session's queue."""
-        near = self._near
-        if near is not None and near.client is not None and near.blocked == link.writable:
-            near.blocked = not near.blocked
-            if near.blocked:
-                self._driver.blocked(near.client)
-            else:
-                self._driver.drained(near.client)
-
-    def _flush(self) -> None:
-        """Write what the relay has for both brokers, until it has no more."""
-        self._flushes = False
-        relay, link = self._relay, self._link
-        if relay is None or link is None or self._flushing:
-            return
-        self._flushing = True
-        try:
-            while True:
-                now = self._driver.clock()
-                if self._near is None and relay.joins():
-                    self._join(relay, now)
-                if relay.phase == RUNNING and self.state != "connected":
-                    self._runs(relay)
-                far, near = relay.take(relay.far, now), relay.take(relay.near, now)
-                if not far and not near:
-                    break
-                if far:
-                    link.write(far)
-                    self._watch_room(link)
-                if near and self._near is not None and self._near.client is not None:
-                    self._driver.received(self._near.client, near)
-            self.set_reading()
-        finally:
-            self._flushing = False
-        if relay.ended():
-            self._end(relay.problem)
-        else:
-            self._arm(relay.wake_at())
+    def _take(self, relay: BridgeRelay, now: float) -> tuple[bytes, bytes]:
+        return relay.take(relay.far, now), relay.take(relay.near, now)
 
     def _join(self, relay: BridgeRelay, now: float) -> None:
-        """Connect to this broker: the far broker has said what it takes."""
+        """The far broker has said what it takes."""
         server = relay.far.state.server
         site = site_in(server)
         if isinstance(self.config, LinkConfig) and (not site or server.get(MAXIMUM_QOS, 2) != 2):
@@ -508,62 +644,24 @@ class Bridge:
         relay.near.state.connection_made(now)
 
     def _runs(self, relay: BridgeRelay) -> None:
-        """Messages pass."""
-        config = self.config
-        self._becomes("connected")
-        self._connected_at = self._driver.clock()
-        self.problem = ""
-        self.complaints = relay.complaints
-        for complaint in relay.complaints:
-            log.warning("%s: %s", self.label, complaint)
-        log.info("%s: connected to %s", self.label, self._server)
-        if config.notifications != "off":
-            relay.near.out.append(state_frame(config.name, V5))
-        if config.notifications == "both":
+        super()._runs(relay)
+        if self.config.notifications != "off":
+            relay.near.out.append(state_frame(self.config.name, V5))
+        if self.config.notifications == "both":
             relay.far.out.append(state_frame(name_of(relay.far.state.client_id), relay.far.version))
 
-    def _arm(self, due: float) -> None:
-        """Keep one timer. One that is early costs a look."""
-        if due == inf:
-            return
-        seconds = max(0.0, due - self._driver.clock())
-        if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + seconds:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        if self._relay is not None:
-            self._relay.tick(self._driver.clock())
-            self._flush()
-
     def _end(self, problem: str) -> None:
-        """Both connections are to end, if they have not."""
         relay = self._relay
         if relay is not None and not relay.ended():
             relay.lost(relay.far, problem)
-        if self._over is not None and not self._over.done():
-            self._over.set_result(None)
+        super()._end(problem)
 
-    def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        link, near, relay = self._link, self._near, self._relay
-        self._link = self._near = self._relay = None
-        if link is not None:
-            if relay is not None and not relay.problem:
-                if self.config.notifications == "both":  # DISCONNECT deletes the will
-                    link.write(state_frame(name_of(relay.far.state.client_id), relay.far.version, b"0"))
-                relay.far.state.disconnect(Reason.SUCCESS)
-                link.write(relay.far.state.take(self._driver.clock()))
-                link.close()
-            else:
-                link.abort()
-        if near is not None:
-            near.close()
+    def _take_leave(self, relay: BridgeRelay, link: Link) -> None:
+        state = relay.far.state
+        if self.config.notifications == "both":  # DISCONNECT deletes the will
+            link.write(state_frame(name_of(state.client_id), relay.far.version, b"0"))
+        state.disconnect(Reason.SUCCESS)
+        link.write(state.take(self._driver.clock()))
 
 
 def endpoint_text(server: str) -> str:

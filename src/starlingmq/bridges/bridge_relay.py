@@ -267,6 +267,10 @@ class BridgeRelay:
         """Whether the near connection is to be opened now."""
         return self.phase == JOINING
 
+    def runs(self) -> bool:
+        """Whether messages pass."""
+        return self.phase == RUNNING
+
     def ended(self) -> bool:
         return self.phase == ENDED
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge
+from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge, MqttBridge
 from starlingmq.bridges.bridge_relay import BridgeCounts
 from starlingmq.bridges.link_view import LinkView
 from starlingmq.config.bridges_section import BridgeConfig, speaks_nats
@@ -62,7 +62,7 @@ class BridgeSet:
         for name, settings in wanted.items():
             if name not in self._bridges:
                 counts = self._counts.setdefault(name, BridgeCounts())
-                kind: type[Bridge] = Bridge
+                kind: type[Bridge] = MqttBridge
                 if speaks_nats(settings):
                     from starlingmq.bridges.nats_bridge import NatsBridge  # not loaded where none is configured
 

@@ -242,6 +242,10 @@ class NatsRelay:
         """Whether the near connection is to be opened, if it is not."""
         return self.phase == JOINING
 
+    def runs(self) -> bool:
+        """Whether messages pass."""
+        return self.phase == RUNNING
+
     def ended(self) -> bool:
         return self.phase == ENDED
 
