@@ -12,6 +12,7 @@ from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.options import ConnectOptions
 from starlingmq.client.state import ClientState
 from starlingmq.config.bridges_section import BridgeConfig
+from starlingmq.config.links_section import LinkConfig
 from starlingmq.core.publish.bridges import session_of
 from starlingmq.core.session.session import BRIDGE_LISTENER
 from starlingmq.wire.mqtt import decode_publish
@@ -76,6 +77,7 @@ class Carrier:
         self.far_site.entitle(self.far.client)
         self.relay = BridgeRelay(far, near, self._look, self.clean, self.config.retain, self.counts)
         self.relay.renews = self.unsure
+        self.relay.learns = isinstance(self.config, LinkConfig) and self.config.filters == "learned"
         far.state.connection_made(self.near_site.now)
         self.flush()
 
@@ -199,4 +201,19 @@ class Carrier:
         self.unsure = True
 
     def quiet(self) -> bool:
-        return self.running
+        return self.running and self.knows()
+
+    def knows(self) -> bool:
+        """Whether it has the subscriptions for all its topics: each site has a reader of everything."""
+        if not self.relay or not self.relay.learns:
+            return True
+        for leg, site, client_id in (
+            (self.relay.near, self.near_site, self.near_id),
+            (self.relay.far, self.far_site, self.far_id),
+        ):
+            session = site.session(client_id)
+            have = set() if session is None else {filter for filter, _ in session.subscriptions()}
+            closed = site.hidden + b"/"
+            if not have.issuperset(each for each in leg.topics.filters() if not each.startswith(closed)):
+                return False
+        return True

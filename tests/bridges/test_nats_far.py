@@ -14,6 +14,7 @@ from tests.bridges.nats_real import LOOK, PATIENCE, Ends, ends, until, view
 from tests.patience import within
 
 from starlingmq import Broker
+from starlingmq.bridges.nats_bridge import NatsBridge
 from starlingmq.client.dial import open_link, secure_link
 from starlingmq.client.endpoint import Endpoint, Tls
 from starlingmq.client.errors import ConnectFailed
@@ -78,7 +79,9 @@ async def bridged(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Far, Ends,
 async def test_a_server_that_asks_and_does_not_read_is_not_read_either(tmp_path: Path) -> None:
     async with bridged(tmp_path) as (far, _, broker):
         assert broker._bridges is not None
-        link = broker._bridges._bridges["far"]._link
+        bridge = broker._bridges._bridges["far"]
+        assert isinstance(bridge, NatsBridge)
+        link = bridge._link
         assert link is not None and link._transport is not None
         transport = link._transport
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)

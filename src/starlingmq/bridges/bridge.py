@@ -331,7 +331,7 @@ class Bridge:
 
 
 class RelayState(Protocol):
-    """What passes between a far and a near connection, as a state machine."""
+    """A state machine between a far and a near connection."""
 
     problem: str
     complaints: list[str]
@@ -375,7 +375,7 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
         raise NotImplementedError
 
     def _take(self, relay: AnyRelay, now: float) -> tuple[bytes, bytes]:
-        """What is to be written to the far and to the near connection."""
+        """The bytes to write to the far and to the near connection."""
         raise NotImplementedError
 
     def _may_read(self, relay: AnyRelay, link: Link) -> bool:
@@ -596,6 +596,7 @@ class MqttBridge(RelayBridge[BridgeRelay]):
         near = Leg(ClientState(ConnectOptions()), V5, TopicMap(config.topics, outwards=True), self._site)
         relay = BridgeRelay(far, near, self._look_at_session, self._clean, config.retain, self.counts)
         relay.renews = self._unsure
+        relay.learns = isinstance(config, LinkConfig) and config.filters == "learned"
         return relay
 
     def _look_at_session(self) -> NearSession:

@@ -29,13 +29,17 @@ The law, which ``BRIDGE_TABLE`` spells for each phase and event:
    with the packet id of one that the near broker holds releases that one.
 5. A clean start of 3.1.1 begins a session that ends with its connection, so it is followed by another CONNECT.
 6. A refusal that may pass (QUOTA_EXCEEDED) is not passed on: the connections end, and the message is sent again.
+7. A link that learns its filters (``learns``) asks each broker for the filters that are wanted there, and subscribes at
+   the other one to them while it runs. The packet ids of these SUBSCRIBEs may be in use for messages; both brokers are
+   StarlingMQs, which tell the two apart. Subscriptions of earlier connections end when all wanted filters are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Literal
 
+from starlingmq.bridges.learned_filters import LearnedFilters
 from starlingmq.bridges.site_mark import goes_round, marked
 from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.errors import explain
@@ -43,6 +47,7 @@ from starlingmq.client.events import Completed, Connected, Ended, Event, Refused
 from starlingmq.client.options import QOS, Subscription
 from starlingmq.client.state import ClientState
 from starlingmq.core.publish.bridges import sites_of
+from starlingmq.core.subscribe.wanted_filters import COMPLETE, MORE, PATHS, WANTED
 from starlingmq.wire.frames import ack_frame, frame_length, publish_frame
 from starlingmq.wire.mqtt import Ack, decode, decode_publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
@@ -79,7 +84,8 @@ JOIN: Final = 0
 SETTLE: Final = 1
 GO_ON: Final = 2
 END: Final = 3
-WRONG: Final = 4  # the protocol excludes it; it ends the bridge's connections all the same
+LEARN: Final = 4
+WRONG: Final = 5  # the protocol excludes it; it ends the bridge's connections all the same
 
 BRIDGE_TABLE: Final[dict[tuple[int, int], int]] = {
     (GREETING, FAR_CONNECTED): JOIN,
@@ -105,8 +111,8 @@ BRIDGE_TABLE: Final[dict[tuple[int, int], int]] = {
     (SETTLING, NEAR_ENDED): END,
     (RUNNING, FAR_CONNECTED): WRONG,
     (RUNNING, NEAR_CONNECTED): WRONG,
-    (RUNNING, FAR_ANSWERED): WRONG,  # all were answered in SETTLING
-    (RUNNING, NEAR_ANSWERED): WRONG,
+    (RUNNING, FAR_ANSWERED): LEARN,
+    (RUNNING, NEAR_ANSWERED): LEARN,
     (RUNNING, RELEASED_HELD): WRONG,
     (RUNNING, FAR_ENDED): END,
     (RUNNING, NEAR_ENDED): END,
@@ -119,6 +125,8 @@ MARKER_OLD: Final = "$bridge/old/"  # ... or that of an earlier one
 MARKER_IN: Final = "$bridge/in/"  # before QoS and filter of each subscription at the far broker
 AGAIN: Final = "starlingmq-again"  # a User Property: sent again to a far broker that lost its session
 FILTERS_MAX: Final = 8  # of a SUBSCRIBE: AWS IoT Core takes no more
+LEARNED_AT_ONCE: Final = 100  # the same for a StarlingMQ
+COMPLAINTS_MAX: Final = 20
 WAITING_MAX: Final = 10_000  # frames of one side, before RUNNING; beyond them those of QoS 0 are dropped
 TRANSIENT: Final = (Reason.QUOTA_EXCEEDED, Reason.SERVER_BUSY, Reason.SERVER_UNAVAILABLE)
 
@@ -177,6 +185,7 @@ class Leg:
     max_packet: int  # that its broker accepts
     retains: bool  # its broker accepts retained messages
     site: str  # of its broker
+    learned: LearnedFilters | None  # its subscriptions, if the other broker is asked for them
 
     def __init__(self, state: ClientState, version: int, topics: TopicMap, site: str) -> None:
         self.state = state
@@ -189,6 +198,7 @@ class Leg:
         self.max_packet = 0
         self.retains = True
         self.site = site
+        self.learned = None
 
 
 class BridgeRelay:
@@ -207,8 +217,10 @@ class BridgeRelay:
     complaints: list[str]  # of subscriptions that the far broker refused
     counts: BridgeCounts
     retain: bool
+    learns: bool  # set before the first event
     _clean: bool
     _look: Callable[[], NearSession]
+    _asked: dict[int, list[Subscription]]  # of the subscriptions that were learned, by token
     _steps: list[tuple[Leg, bool, list[Subscription], list[str]]]  # far or near, whether to subscribe, and to what
     _released: set[int]  # ids of the near session that the far broker no longer knows
     _ending: set[int]  # ids of messages of the lost far session that are being published
@@ -231,8 +243,10 @@ class BridgeRelay:
         self.complaints = []
         self.counts = counts
         self.retain = retain
+        self.learns = False
         self._clean = clean
         self._look = look
+        self._asked = {}
         self._steps = []
         self._released = set()
         self._ending = set()
@@ -341,6 +355,9 @@ class BridgeRelay:
             self._held.discard(packet.packet_id)  # its sender has forgotten that one
             self._reused.add(packet.packet_id)
             other.out.append(ack_frame(0x62, packet.packet_id))
+        if leg.learned is not None and packet.topic == WANTED:
+            self._learn(leg, other, packet.payload)
+            return
         topic = leg.topics.other_name(packet.topic)
         sites = sites_of(packet.properties) if packet.properties else []
         if not topic or (sites and goes_round(sites, leg.site, other.site)):
@@ -478,6 +495,8 @@ class BridgeRelay:
             elif self._steps:
                 return  # the answer to the present step goes on
             self._next_step(now)
+        elif action == LEARN and isinstance(what, Completed):
+            self._learned(leg, what)
         elif action == WRONG:
             self._end(leg, f"{self._whose(leg)} sent {EVENTS[event]} while {PHASES[self.phase]}")
 
@@ -531,11 +550,13 @@ class BridgeRelay:
 
     def _plan(self, present: dict[str, tuple[int, bool, bool]]) -> None:
         """Find out what to subscribe to and what to end, at both sides."""
+        if self.learns:  # first, so that what is subscribed to afterwards belongs to this connection
+            for leg, other in ((self.near, self.far), (self.far, self.near)):
+                leg.learned = LearnedFilters(leg.topics, leg.site)
+                self._on(other, [Subscription(filter=WANTED.decode())])
         most = min(number(self.far.state.server, MAXIMUM_QOS, 2), 2)
-        wanted_far = {
-            filter.decode(): min(qos, 2) for filter, qos in self.far.topics.filters().items()
-        }  # fmt: skip
-        wanted_near = {filter.decode(): min(qos, most) for filter, qos in self.near.topics.filters().items()}
+        wanted_far = self._filters(self.far)
+        wanted_near = {filter: min(qos, most) for filter, qos in self._filters(self.near).items()}
         markers = {f"{MARKER_IN}{qos}/{filter}": filter for filter, qos in wanted_far.items()}
         subscribed = {name for name in present if name.startswith(MARKER_IN)}
         outdated = [name.split("/", 3)[3] for name in subscribed if name not in markers]
@@ -553,12 +574,13 @@ class BridgeRelay:
                     retain_handling=1 if name in subscribed and self.retain else fresh,
                 )
                 for name, filter in markers.items()
-                if name not in subscribed or self.renews
+                if name not in subscribed or self.renews or self.learns
             ],
         )
         pair = self._pair(present)
         kept = {MARKER, *pair, *markers, *wanted_near}
-        self._off(self.near, [name for name in present if name not in kept])
+        if not self.learns:
+            self._off(self.near, [name for name in present if name not in kept])
         options = {name: (qos, True, self.retain) for name, qos in wanted_near.items()}
         self._on(
             self.near,
@@ -567,10 +589,56 @@ class BridgeRelay:
                     filter=name, qos=QOS[qos], no_local=True, retain_as_published=self.retain, retain_handling=fresh
                 )
                 for name, (qos, _, _) in options.items()
-                if not self.far_present or present.get(name) != options[name]
+                if not self.far_present or present.get(name) != options[name] or self.learns
             ],
         )
         self._on(self.near, [Subscription(filter=name) for name in (*markers, *pair, MARKER) if name not in present])
+
+    def _filters(self, leg: Leg) -> dict[str, int]:
+        """Those to subscribe to from the beginning, each with its QoS."""
+        whole = leg.topics.whole() if self.learns else leg.topics.filters()
+        return {filter.decode(): qos for filter, qos in whole.items()}
+
+    def _learn(self, teller: Leg, leg: Leg, answer: bytes) -> None:
+        """The broker of ``teller`` has said which filters are wanted there: subscribe to them at that of ``leg``."""
+        learned = leg.learned
+        assert learned is not None
+        was_complete = learned.complete
+        learned.hear(answer)
+        make, end = learned.take()
+        for paths, filters in make.items():
+            for at in range(0, len(filters), LEARNED_AT_ONCE):
+                asked = [
+                    Subscription(
+                        filter=name,
+                        qos=QOS[qos],
+                        no_local=True,
+                        retain_as_published=self.retain,
+                        retain_handling=self._handling(first),
+                    )
+                    for name, qos, first in filters[at : at + LEARNED_AT_ONCE]
+                ]
+                self._asked[leg.state.subscribe(asked, {USER_PROPERTY: [(PATHS, paths)]})] = asked
+        for at in range(0, len(end), LEARNED_AT_ONCE):
+            leg.state.unsubscribe(end[at : at + LEARNED_AT_ONCE])
+        if learned.complete and not was_complete:
+            leg.state.subscribe([Subscription(filter=COMPLETE.decode())])
+        teller.state.subscribe([Subscription(filter=MORE.decode())])
+
+    def _handling(self, first: bool) -> Literal[0, 1, 2]:
+        """Which retained messages come; ``first``: the filter is learned for the first time on this connection."""
+        if not self.retain:
+            return 2
+        return 0 if first and not self.far_present else 1
+
+    def _learned(self, leg: Leg, completed: Completed) -> None:
+        for subscription, reason in zip(self._asked.pop(completed.token, []), completed.reasons, strict=False):
+            if reason >= 0x80:
+                said = f"{self._whose(leg)} refuses the filter {subscription.filter}: {explain(reason, {})}"
+                if reason in TRANSIENT:
+                    self._end(leg, said)
+                elif len(self.complaints) < COMPLAINTS_MAX:
+                    self.complaints.append(said)
 
     def _pair(self, present: Iterable[str]) -> list[str]:
         """The markers of sites that have had a far session, now that there is one at this site."""

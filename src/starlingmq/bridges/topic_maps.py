@@ -83,9 +83,16 @@ class TopicMap:
                 return name if valid_topic(name) and not name.startswith(b"$SYS/") else b""
         return b""
 
+    def whole(self) -> dict[bytes, int]:
+        """The filters of the entries that filters of the other side do not narrow: those with ``rename``."""
+        return self._filters([entry for entry in self.entries if entry.rename])
+
     def filters(self) -> dict[bytes, int]:
         """The filters to subscribe to, each with its QoS."""
+        return self._filters(self.entries)
+
+    def _filters(self, entries: list[TopicEntry]) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
-        for entry in self.entries:
+        for entry in entries:
             found[entry.filter] = max(entry.qos, found.get(entry.filter, 0))
         return found

@@ -68,6 +68,7 @@ class Context(BaseContext):
     catching_up: bool  # the routes of a new node are incomplete: nothing is published until they are
     # the messages handled now were accepted at another node, which could not know the limits of queues here: those do
     # not count them (core.session.queue)
+    releasing: bool  # a message of QoS 2 is released, and nothing of it may leave before that is stored
     promised: bool
     beyond_limits: int  # messages that queues have beyond their limits, as last counted, and those taken since
     full_peers: int  # number of nodes whose buffers are full
@@ -123,6 +124,7 @@ class Context(BaseContext):
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False
+        self.releasing = False
         self.promised = False
         self.beyond_limits = 0
         self.full_peers = 0

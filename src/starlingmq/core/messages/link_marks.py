@@ -45,6 +45,12 @@ def name_of(client_id: str) -> str:
     return client_id.removeprefix("$bridge/")
 
 
+def base_of(client_id: str) -> str:
+    """The client id of a link's session without its lane."""
+    number = client_id.find("/", len(FAR_LINK) if client_id.startswith(FAR_LINK) else len(NEAR_LINK))
+    return client_id if number < 0 else client_id[:number]
+
+
 def carries(client_id: str, topic: bytes) -> bool:
     """Whether messages with this topic are for the lane of this session."""
     lane = _lanes.get(client_id)

@@ -364,9 +364,16 @@ class Publishing:
             else:
                 self._unknown_handshake(client, session, packet_id)
             return
-        if client.production is None:
-            self.route(message, session)
-        elif not self._release_numbered(client, client.production, message, packet_id):
+        ctx.releasing = ctx.recording and session.expiry != 0
+        try:
+            released = client.production is None or self._release_numbered(
+                client, client.production, message, packet_id
+            )
+            if client.production is None:
+                self.route(message, session)
+        finally:
+            ctx.releasing = False
+        if not released:
             self._unknown_handshake(client, session, packet_id)
             return
         if ctx.recording and session.expiry != 0:
@@ -557,7 +564,7 @@ class Publishing:
             or ctx.catching_up
         ):
             return pos
-        recorded = ctx.recording and session.expiry != 0
+        recorded = ctx.releasing = ctx.recording and session.expiry != 0
         begin = pos
         try:
             while pos + 4 <= end and data[pos] == 0x62 and data[pos + 1] == 2:
@@ -573,6 +580,7 @@ class Publishing:
                 ctx.work -= 1
                 pos += 4
         finally:
+            ctx.releasing = False
             if pos != begin:
                 ctx.send_stored(client, ack_run(0x70, data, begin, pos))
         return pos

@@ -23,6 +23,7 @@ from starlingmq.core.session.session import Session, Subscription, merge
 from starlingmq.core.topics.filter_tree import FilterTree
 from starlingmq.core.topics.topics import LONG, levels, of_the_node, valid_text, valid_topic
 from starlingmq.core.turn.base_context import BaseContext
+from starlingmq.core.turn.job import Job
 from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.reasons import MalformedPacket, ProtocolError, Reason
 
@@ -72,6 +73,12 @@ class Route:
         return any(subscription.session.node == 0 for subscription in self.subscriptions)
 
 
+class FilterWatcher(Job):
+    def change(self, filter: bytes) -> None:
+        """Subscribers with this filter have come or gone."""
+        raise NotImplementedError
+
+
 class Router:
     ctx: BaseContext  # its work pays for searches; the broker's, set after construction
     tree: FilterTree
@@ -90,6 +97,7 @@ class Router:
     alone: bool  # there are no other nodes: this one selects the members of all groups
     strategies: dict[bytes, int]  # of groups by name
     strategy: int  # of all others
+    watcher: FilterWatcher | None  # is told which filters have got or lost subscribers
     _groups: dict[bytes, Group]  # by "name/filter"
     _seed: int
     _max_length: int
@@ -112,6 +120,7 @@ class Router:
         self.alone = True
         self.strategies = {}
         self.strategy = RANDOM
+        self.watcher = None
         self._groups = {}
         self._seed = seed
         self.configure(max_length, max_levels)
@@ -374,6 +383,8 @@ class Router:
                 self.event_filters -= 1
 
     def _changed(self, filter: bytes) -> None:
+        if self.watcher is not None:
+            self.watcher.change(filter)
         if PLUS in filter or HASH in filter:
             self.version += 1
         else:

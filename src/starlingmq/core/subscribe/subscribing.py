@@ -24,6 +24,7 @@ from starlingmq.core.context.ready import (
 from starlingmq.core.context.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.limits.access import NOTHING, PART, Rights
+from starlingmq.core.messages.link_marks import is_link
 from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.retained.retained_store import RetainedTree
 from starlingmq.core.router.router import Router
@@ -31,6 +32,7 @@ from starlingmq.core.session.connection import ASKING, WORKING
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.core.subscribe.retained_replay import RetainedReplays
+from starlingmq.core.subscribe.wanted_filters import COMPLETE, MORE, WANTED, WantedFilters
 from starlingmq.core.topics.topics import check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.core.turn.job import Job
 from starlingmq.wire.characters import HASH, PLUS
@@ -209,6 +211,7 @@ class Subscribing:
     held: deque[HeldSuback]  # in a cluster, in the order of their versions
     later: list[Subscription]  # of the SUBSCRIBE at hand: what is retained comes after its SUBACK
     replays: RetainedReplays
+    wanted: WantedFilters
     _asked: dict[HookQuestion, Subscribe]
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
@@ -219,6 +222,7 @@ class Subscribing:
         self.held = deque()
         self.later = []
         self.replays = RetainedReplays(ctx, delivery, retained)
+        self.wanted = WantedFilters(ctx, router)
         self._asked = {}
 
     def on_subscribe(self, client: Client, session: Session, packet: Subscribe) -> None:
@@ -344,6 +348,8 @@ class Subscribing:
         refusal = self._refusal(client, session, request.filter, filter, b"" if share is None else share[0])
         if refusal != 0:
             return refusal
+        if client.bridge and is_link(session.client_id) and self._is_asked(client, session, request.filter, packet):
+            return 0
         ids = b""
         identifiers = packet.properties.get(SUBSCRIPTION_IDENTIFIER)
         if isinstance(identifiers, list):
@@ -371,6 +377,15 @@ class Subscribing:
             elif len(self.retained) != 0:
                 self.replays.begin(session, subscription)
         return qos
+
+    def _is_asked(self, client: Client, session: Session, filter: bytes, packet: Subscribe) -> bool:
+        """Whether this subscription of a link is a question about the filters that are wanted here."""
+        if filter not in (WANTED, MORE, COMPLETE):
+            self.wanted.note(session, filter, packet)
+            return False
+        for ended in self.wanted.ask(client, session, filter):
+            self.unsubscribe(session, ended)
+        return True
 
     def count(
         self,
@@ -478,6 +493,8 @@ class Subscribing:
         subscription = session.remove_subscription(whole)
         if subscription is None:
             return Reason.NO_SUBSCRIPTION_EXISTED
+        if self.wanted.feeds:
+            self.wanted.dropped(session, whole)
         self.count(whole, session, subscription, None)
         share = parse_share(whole)
         if share is None:

@@ -205,6 +205,14 @@ class FilterTree:
         """Whether exactly this filter has a subscriber."""
         return self._slot(filter) is not None
 
+    def at(self, filter: bytes) -> list[object]:
+        """The values under exactly this filter."""
+        slot = self._slot(filter)
+        found: list[object] = []
+        if slot is not None:
+            _collect(slot, found)
+        return found
+
     def filters(self) -> list[bytes]:
         """All filters with a subscriber, in byte order."""
         found = [filter for filter, _ in self._exact.items()]

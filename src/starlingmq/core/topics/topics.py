@@ -12,6 +12,7 @@ from starlingmq.wire.characters import HASH, NUL, PLUS
 from starlingmq.wire.reasons import ProtocolError
 
 MAX_LENGTH: Final = 65535  # bytes: the length prefix of an MQTT string has two [MQTT-4.7.3-3]
+DOLLAR: Final = 0x24
 LONG: Final = 1024  # bytes; longer topics are in no cache, so that clients cannot fill it with few of them
 SHARE: Final = b"$share"
 
@@ -35,6 +36,28 @@ def valid_filter(filter: bytes) -> bool:
     if parts[-1] == b"#":
         parts.pop()
     return all(part == b"+" or (PLUS not in part and HASH not in part) for part in parts)
+
+
+def meet(one: bytes, other: bytes) -> bytes:
+    """The filter that matches the topics which both of these filters match; b"" if there is no such topic."""
+    if DOLLAR in (one[0], other[0]) and (one[0] in (HASH, PLUS) or other[0] in (HASH, PLUS)):
+        return b""  # [MQTT-4.7.2-1]
+    ones, others = one.split(b"/"), other.split(b"/")
+    found: list[bytes] = []
+    for depth in range(max(len(ones), len(others)) + 1):
+        a = ones[depth] if depth < len(ones) else b""
+        b = others[depth] if depth < len(others) else b""
+        if depth == len(ones) or depth == len(others):
+            both_end = len(ones) == len(others) or (a or b) == b"#"  # '#' includes the parent level
+            return b"/".join(found) if both_end else b""
+        if a == b"#":
+            return b"/".join([*found, *others[depth:]])
+        if b == b"#":
+            return b"/".join([*found, *ones[depth:]])
+        if a != b and b"+" not in (a, b):
+            return b""
+        found.append(b if a == b"+" else a)
+    return b""
 
 
 def check_filter(filter: bytes, version: int) -> None:
