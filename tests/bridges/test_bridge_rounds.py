@@ -202,6 +202,23 @@ async def test_between_two_starlingmqs(tmp_path: Path, rounds: int) -> None:
     assert "Traceback" not in near.log.read_text() + far.log.read_text()
 
 
+@pytest.mark.parametrize("rounds", few([3, 50], 3))
+@pytest.mark.timeout(900)
+async def test_a_link(tmp_path: Path, rounds: int) -> None:
+    """At QoS 1, too, none comes twice, but by a publisher or a reader that was interrupted itself."""
+    for name in ("near", "far"):
+        (tmp_path / name).mkdir()
+    async with (
+        starlingmq(tmp_path / "far", NO_LIMITS) as far,
+        Line(far.url) as line,
+        starlingmq(tmp_path / "near", {**NO_LIMITS, "links": settings(line.url)["bridges"]}) as near,
+    ):
+        names = ["kill near", "kill far", "cut"]
+        journal = await run_rounds(near, far, line, drawn(names, rounds, rounds), rounds)
+    assert not journal.twice(), f"seed {rounds}"
+    assert "Traceback" not in near.log.read_text() + far.log.read_text()
+
+
 @HAS_MOSQUITTO
 @pytest.mark.long(kept="tests/bridges/test_bridge_rounds.py::test_between_two_starlingmqs")
 @pytest.mark.parametrize("version", ["3.1.1", "5.0"])
