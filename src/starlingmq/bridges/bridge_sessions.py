@@ -54,6 +54,7 @@ def far_options(
 
 def near_options(config: BridgeConfig, server: Properties) -> ConnectOptions:
     """Of the CONNECT to this broker, with the limits that the other one has announced in its CONNACK (``server``)."""
+    site = site_in(server)  # only a StarlingMQ wants what the core adds for one
     room = server.get(RECEIVE_MAXIMUM, OUT_MAX if config.version == "5.0" else INFLIGHT_3)
     inflight = config.max_inflight or (room if isinstance(room, int) else OUT_MAX)
     largest = server.get(MAXIMUM_PACKET_SIZE, 0)
@@ -65,6 +66,7 @@ def near_options(config: BridgeConfig, server: Properties) -> ConnectOptions:
         session_expiry=NEVER_EXPIRES,
         receive_maximum=min(inflight, room if isinstance(room, int) else inflight),
         max_packet_size=largest if isinstance(largest, int) else 0,
+        properties={USER_PROPERTY: [(SITE, site)]} if site else {},
     )
 
 

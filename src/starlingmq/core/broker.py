@@ -99,7 +99,9 @@ class BrokerState:
         self.delivery.sharing = self.router.sharing = self.groups
         self.groups.configure(QueueGroupsConfig() if groups is None else groups)
         self.publishing = Publishing(self.ctx, self.router, self.delivery, self.groups, self.retained)
-        self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
+        self.subscribing = Subscribing(
+            self.ctx, self.router, self.delivery, self.retained, self.publishing.retained.deletions
+        )
         self.ending = Ending(self.ctx, self.delivery, self.publishing, self.subscribing)
         self.deadlines = Deadlines(self.ctx, self.ending, self.delivery, self.publishing)
         self.connecting = Connecting(

@@ -132,6 +132,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
             state.restoring.retain(message)
             recovered.retained += 1
     state.publishing.producers.restore(image.facts)
+    state.publishing.retained.restore(image.facts)
     state.peers.restore(image.highest, image.facts)
     state.groups.restored()
     state.ctx.numbers_from(image.next_number)

@@ -361,8 +361,8 @@ class Connecting:
         before = session.expiry
         agree(ctx, client, connect, session, agreed)
         self.publishing.producers.begin(client, connect.properties, agreed)
-        if ctx.site and prop.USER_PROPERTY in connect.properties:
-            tell_site(ctx.site, connect.properties, agreed)
+        linked = ctx.site != "" and prop.USER_PROPERTY in connect.properties
+        linked = linked and tell_site(ctx.site, connect.properties, agreed)
         if ctx.cluster.interest is not None:
             ctx.cluster.interest.reconsider(session, before)
         session.client = client
@@ -383,6 +383,8 @@ class Connecting:
         client.greeted = client.bytes_in
         if self._welcome(client, session, present, not unknown or session.kept, agreed):
             self._go_on(client, session, present)
+            if linked or len(ctx.linked) != 0:
+                self.subscribing.replays.connected(session, linked, present)
 
     def _welcome(self, client: Client, session: Session, present: bool, stored: bool, agreed: Properties) -> bool:
         """Send CONNACK. Returns whether the client accepts one of this size. ``stored``: its content is true once it is

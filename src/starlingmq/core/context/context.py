@@ -11,7 +11,7 @@ from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.context.cluster_port import ClusterPort
 from starlingmq.core.context.connect_admission import ConnectAdmission
 from starlingmq.core.context.quotas import Quotas
-from starlingmq.core.context.ready import Event, Notice, Ready, Refusal, Write
+from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT, Event, Notice, Ready, Refusal, Write
 from starlingmq.core.context.storage_report import StorageReport
 from starlingmq.core.limits.access import Rights
 from starlingmq.core.messages.outgoing import Outgoing
@@ -29,6 +29,22 @@ TURN_WORK: Final = 8192  # messages received and sent in one turn before other t
 HEAVY: Final = TURN_WORK // 4  # work for the bytes of one read from which on a client comes after the others
 PROPERTY_SHIFT: Final = 4  # so many bytes of properties or headers, as a power of two, are a unit of work
 REFUSAL_WORK: Final = 2  # for a line of the log, most of which are left out
+
+# The retained messages that a session of a bridge between StarlingMQs has yet to get:
+DONE: Final = 0  # nothing but what comes
+REPLAYING: Final = 1  # the rest of a replay that has begun; all, if that was interrupted
+OWED: Final = 2  # all: it has missed some
+LINK_FACT: Final = b"stamp/s/"  # and a client id: the name of a fact, one of these
+LINKED_MAX: Final = 1000  # beyond them the oldest are forgotten
+MADE_GOOD: Final = (
+    "queue_full",
+    "retention",
+    "lost_in_storage",
+    "storage_failing",
+    "slow_receiver_qos0",
+    "offline_qos0",
+)
+"""Why a retained message is not delivered that the receiver gets later all the same."""
 
 ISOLATED: Final = "this node is isolated from the majority of its cluster"
 
@@ -84,6 +100,8 @@ class Context(BaseContext):
     session_owner: int  # one of ``core.session.session_user.RULES``
     site: str  # the name of this broker or cluster for bridges of others; "": they are not told
     bridge_bounds: dict[str, tuple[int, int]]  # messages and bytes that may wait, by client id of a bridge
+    linked: dict[str, int]  # sessions of bridges between StarlingMQs, by client id (DONE, REPLAYING or OWED)
+    stamping: bool  # retained messages get stamps (core.retained.stamps): there are bridges, here or to here
     # copies for the hot path
     max_queue: int
     max_queue_bytes: int
@@ -139,6 +157,8 @@ class Context(BaseContext):
         self.session_owner = BY_USER
         self.site = ""
         self.bridge_bounds = {}
+        self.linked = {}
+        self.stamping = False
         self.configure(mqtt, limits)
 
     def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
@@ -229,13 +249,49 @@ class Context(BaseContext):
         bytes may wait for each."""
         self.site = site
         self.bridge_bounds = bounds
+        self.stamping = len(bounds) != 0 or len(self.linked) != 0
         for client_id, (length, octets) in bounds.items():
             session = self.sessions.get(client_id)
             if session is not None and session.queue is not None:
                 session.queue.max_length, session.queue.max_bytes = length, octets
 
+    def stamp_site(self) -> str:
+        """The site in stamps of this node: nodes of one cluster may give stamps in the same millisecond."""
+        return self.site if self.node == 0 else f"{self.site}-{self.node}"
+
+    def link(self, client_id: str, state: int) -> None:
+        """Set which retained messages the session of a linked bridge has yet to get: DONE, REPLAYING or OWED."""
+        if self.linked.get(client_id, -1) == state:
+            return
+        if client_id not in self.linked and len(self.linked) >= LINKED_MAX:
+            self.unlink(next(iter(self.linked)))
+        self.linked[client_id] = state
+        self.stamping = True
+        if self.recording:
+            self.write(Write(FACT_PUT, topic=LINK_FACT + client_id.encode(), value=bytes((state,))))
+
+    def unlink(self, client_id: str) -> None:
+        """The bridge with this client id goes to a broker of another kind now."""
+        if self.linked.pop(client_id, -1) >= 0:
+            self.stamping = len(self.bridge_bounds) != 0 or len(self.linked) != 0
+            if self.recording:
+                self.write(Write(FACT_DELETE, topic=LINK_FACT + client_id.encode()))
+
+    def owe_link(self, client_id: str, reason: str) -> None:
+        """A retained message was dropped for this session."""
+        if reason in MADE_GOOD and client_id in self.linked:
+            self.link(client_id, OWED)
+
+    def restore_links(self, facts: dict[bytes, bytes]) -> None:
+        """Remove the links from the facts of the store, and use them."""
+        for fact in [fact for fact in facts if fact.startswith(LINK_FACT)]:
+            self.linked[fact[len(LINK_FACT) :].decode()] = facts.pop(fact)[0]
+            self.stamping = True
+
     def new_queue(self, session: Session) -> MessageQueue:
-        """An empty queue for a client's session."""
+        """An empty queue."""
+        if session.node != 0:
+            return MessageQueue(0, 0)  # accepted messages for another node are not dropped
         bounds = self.bridge_bounds.get(session.client_id) if self.bridge_bounds else None
         if bounds is not None:
             return MessageQueue(bounds[0], bounds[1])

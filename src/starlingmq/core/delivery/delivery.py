@@ -32,7 +32,6 @@ from starlingmq.core.session.connection import HELD
 from starlingmq.core.session.migration_state import Held, MigrationState
 from starlingmq.core.session.packet_ids import KEYS
 from starlingmq.core.session.qos import SendWindow
-from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.mqtt import ack_frame, ack_run, frame_of_parts, packet_id_bytes, publish_frame, publish_parts
 
@@ -150,6 +149,8 @@ class Delivery:
         outgoing = Outgoing(message, qos, retain, subscription.ids, None)
         if subscription.no_local and is_link(session.client_id) and not put_on(session.client_id, outgoing):
             return
+        if retain and session.client_id in self.ctx.linked:
+            outgoing.qos = max(outgoing.qos, subscription.qos)  # two sites are to agree on what is retained
         moving = session.moving
         if moving is not None:
             if moving.target != 0:
@@ -355,10 +356,7 @@ class Delivery:
             return
         queue = session.queue
         if queue is None:
-            if session.node != 0:
-                queue = session.queue = MessageQueue(0, 0)  # accepted messages for another node are not dropped
-            else:
-                queue = session.queue = ctx.new_queue(session)
+            queue = session.queue = ctx.new_queue(session)
         if ctx.recording and session.expiry != 0:
             ctx.ready.deliver(QUEUE_PUT, session, outgoing)
             ctx.spill(session)
@@ -887,6 +885,8 @@ class Delivery:
     def drop(self, session: Session, outgoing: Outgoing, reason: str) -> None:
         self.ctx.drop(reason, session.client_id, 1, outgoing.message.topic)
         session.dropped += 1
+        if outgoing.retain:
+            self.ctx.owe_link(session.client_id, reason)
         if self.ctx.audit is not None:
             self.ctx.audit.dropped(name_of(session), outgoing.message, outgoing.qos, reason)
 

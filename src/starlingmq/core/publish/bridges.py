@@ -56,12 +56,14 @@ def sites_of(properties: bytes) -> list[str]:
     return found
 
 
-def tell_site(site: str, properties: Properties, agreed: Properties) -> None:
+def tell_site(site: str, properties: Properties, agreed: Properties) -> bool:
     """If this CONNECT is one of another StarlingMQ's bridge, name the own ``site`` in CONNACK: what has been here is
-    not sent here again."""
+    not sent here again. Returns whether it is."""
     pairs = properties.get(USER_PROPERTY)
     if isinstance(pairs, list) and any(isinstance(pair, tuple) and pair[0] == SITE for pair in pairs):
         agreed.setdefault(USER_PROPERTY, [(SITE, site)])
+        return True
+    return False
 
 
 def site_of(config: Config) -> str:

@@ -245,10 +245,15 @@ class Publishing:
         if production is not None and not self._is_new(client, production, message, packet_id):
             return
         if message.retain:
-            message = self.retained.stamp(message)
-            reason = self.retained.keep(message)
+            judged = self.retained.judge(message, session)
+            if judged is None:
+                if message.qos == 1:
+                    self._acknowledge(client, 0x40, packet_id, 0)
+                return
+            message = self.retained.stamp(judged)
+            reason = self.retained.keep(message) if message.retain else 0
             if reason != 0:
-                self.retained.count_refused(message)
+                message = self.retained.count_refused(message)
                 if message.qos == 1 and client.version == 5:
                     self._acknowledge(client, 0x40, packet_id, reason)
                     return
@@ -632,9 +637,12 @@ class Publishing:
             self.ctx.drop("not_authorized", publisher.client_id, 1, message.topic)
             return 0
         if message.retain:
-            message = self.retained.stamp(message)
-            if self.retained.keep(message) != 0:
-                self.retained.count_refused(message)
+            judged = self.retained.judge(message, publisher)
+            if judged is None:
+                return 0
+            message = self.retained.stamp(judged)
+            if message.retain and self.retained.keep(message) != 0:
+                message = self.retained.count_refused(message)
         return self.delivery.fan_out(message, route, publisher)
 
     def deliver(self, message: Message, group: bytes, source: Session) -> None:
@@ -650,8 +658,8 @@ class Publishing:
             ctx.drop("beyond_limits_here", source.client_id)
             return
         if not group:
-            if message.retain and ctx.cluster.retained is not None:
-                ctx.cluster.retained.note_accepted(source.node, message.sequence)
+            if message.retain:
+                self.retained.heard(source.node, message)
             if ctx.cluster.interest is not None and ctx.cluster.interest.summarises and not route.wanted_here():
                 ctx.counters.forwards_unwanted += 1
                 ctx.cluster.interest.note_unwanted(message.topic)
@@ -678,8 +686,8 @@ class Publishing:
         except MqttError:
             ctx.drop("beyond_limits_here", source.client_id)
             return
-        if message.retain and ctx.cluster.retained is not None:
-            ctx.cluster.retained.note_accepted(source.node, message.sequence)
+        if message.retain:
+            self.retained.heard(source.node, message)
         kept: list[Subscription] = []
         for subscription in route.subscriptions:
             session = subscription.session

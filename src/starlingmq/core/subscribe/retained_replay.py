@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from starlingmq.core.context.context import Context
+from starlingmq.core.context.context import DONE, OWED, REPLAYING, Context
 from starlingmq.core.context.retained_outbox import HeldReplay, RetainedOutbox, WantedPayload
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.messages.link_marks import is_link, put_on
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.publish.bridges import MARK
+from starlingmq.core.retained.deletions import Deletions
 from starlingmq.core.retained.retained_store import RetainedCursor, RetainedTree
+from starlingmq.core.retained.stamps import changed, message_stamp, stamped, without
 from starlingmq.core.session.session import Session, Subscription
 from starlingmq.core.turn.job import Job
 
@@ -29,6 +32,7 @@ class ReplayJob(Job):
     session: Session
     pending: deque[Subscription]
     cursor: RetainedCursor | None  # of the first one in ``pending``
+    deleted: bool  # it is one over deletions, which come last, for a linked site
     waiting: bool  # not among the jobs: continues with ``RetainedReplays.drained`` or ``RetainedReplays.came``
     wanted: int  # payloads that are expected from other nodes
 
@@ -37,6 +41,7 @@ class ReplayJob(Job):
         self.session = session
         self.pending = deque()
         self.cursor = None
+        self.deleted = False
         self.waiting = False
         self.wanted = 0
 
@@ -53,7 +58,7 @@ class ReplayJob(Job):
                 return True
             left -= self._piece(self.pending[0])
         if not self.pending and self.wanted == 0:
-            session.replay = None
+            self.owner.finished(session)
         self.waiting = not self.pending and self.wanted != 0
         return not self.pending
 
@@ -61,7 +66,10 @@ class ReplayJob(Job):
         """Continue with a subscription. Returns the cost, in filters and messages."""
         ctx = self.owner.ctx
         session = self.session
-        if session.subscription(subscription.filter) is not subscription:
+        present = session.subscription(subscription.filter)
+        if present is not None and session.client_id in ctx.linked:
+            subscription = self.pending[0] = present  # a bridge makes its subscriptions again without a replay
+        elif present is not subscription:
             self._next()
             return 1  # unsubscribed, or replaced, meanwhile [MQTT-3.10.4-2]
         cursor = self.cursor
@@ -83,14 +91,22 @@ class ReplayJob(Job):
                 ctx.cluster.retained.wanted.append(WantedPayload(message.topic, session, subscription))
                 continue
             self.give(subscription, message)
-        if cursor.done:
+        if cursor.done and not self.deleted and session.client_id in ctx.linked:
+            self.deleted = True
+            self.cursor = self.owner.deletions.cursor(subscription.filter)
+        elif cursor.done:
             self._next()
         return 1 + 2 * len(found) + (cursor.looks - looks) // 2
 
     def give(self, subscription: Subscription, message: Message) -> None:
+        linked = self.session.client_id in self.owner.ctx.linked
+        if linked:
+            message = self.owner.again(message)
         outgoing = Outgoing(message, min(message.qos, subscription.qos), True, subscription.ids, None)
         if is_link(self.session.client_id) and not put_on(self.session.client_id, outgoing):
             return
+        if linked:
+            outgoing.qos = max(outgoing.qos, subscription.qos)
         audit = self.owner.ctx.audit
         if audit is not None:
             audit.due(self.session, message, outgoing.qos)
@@ -99,6 +115,7 @@ class ReplayJob(Job):
     def _next(self) -> None:
         self.pending.popleft()
         self.cursor = None
+        self.deleted = False
 
     def _queued(self) -> bool:
         """Whether the queue has as much as a replay may put there, a quarter of its limits."""
@@ -116,12 +133,14 @@ class RetainedReplays:
     ctx: Context
     delivery: Delivery
     tree: RetainedTree
+    deletions: Deletions
     held: deque[HeldReplay]  # in the order of their deadlines
 
-    def __init__(self, ctx: Context, delivery: Delivery, tree: RetainedTree) -> None:
+    def __init__(self, ctx: Context, delivery: Delivery, tree: RetainedTree, deletions: Deletions) -> None:
         self.ctx = ctx
         self.delivery = delivery
         self.tree = tree
+        self.deletions = deletions
         self.held = deque()
 
     def hold(self, session: Session, subscriptions: list[Subscription]) -> None:
@@ -183,7 +202,7 @@ class RetainedReplays:
                 job.waiting = False
                 self.ctx.jobs.append(job)
         elif job.wanted == 0:
-            session.replay = None
+            self.finished(session)
 
     def begin(self, session: Session, subscription: Subscription) -> None:
         job = session.replay
@@ -194,9 +213,51 @@ class RetainedReplays:
             job.waiting = False
             self.ctx.jobs.append(job)
         job.pending.append(subscription)
+        if self.ctx.linked.get(session.client_id, REPLAYING) == DONE:
+            self.ctx.link(session.client_id, REPLAYING)
+
+    def finished(self, session: Session) -> None:
+        """All that a session is to get is in its window or its queue."""
+        session.replay = None
+        state = self.ctx.linked.get(session.client_id, DONE)
+        if state == REPLAYING:
+            self.ctx.link(session.client_id, DONE)
+        elif state == OWED:
+            self.begin_all(session)
+
+    # Linked sites
+
+    def connected(self, session: Session, linked: bool, present: bool) -> None:
+        """A client has connected; ``linked``: it is a bridge between this site and another StarlingMQ. If messages
+        for its session were dropped, or its replay was interrupted, it gets all again."""
+        known = self.ctx.linked.get(session.client_id, -1)
+        if not linked:
+            self.ctx.unlink(session.client_id)
+        elif not present:
+            self.ctx.link(session.client_id, DONE)
+        elif known != DONE:
+            self.begin_all(session)
+
+    def begin_all(self, session: Session) -> None:
+        self.ctx.link(session.client_id, REPLAYING)
+        for _, subscription in session.subscriptions():
+            if subscription.retain_as_published:
+                self.begin(session, subscription)
+        if session.replay is None:
+            self.ctx.link(session.client_id, DONE)
+
+    def again(self, message: Message) -> Message:
+        """A retained message or a deletion for a site that may have it: the stamp tells. It may go back to sites where
+        it has been."""
+        properties = stamped(without(message.properties, MARK), message_stamp(message, self.ctx.stamp_site()), True)
+        message = changed(message.copy(), properties)
+        message.origin = message.sequence = 0
+        return message
 
     def drained(self, session: Session) -> None:
         """The client accepts messages again: continue its replay."""
+        if session.replay is None and self.ctx.linked.get(session.client_id, DONE) == OWED:
+            self.begin_all(session)
         job = session.replay
         if isinstance(job, ReplayJob) and job.waiting and (session.queue is None or len(session.queue) == 0):
             job.waiting = False

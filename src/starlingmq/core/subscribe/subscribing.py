@@ -26,6 +26,7 @@ from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.limits.access import NOTHING, PART, Rights
 from starlingmq.core.messages.link_marks import is_link
 from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.retained.deletions import Deletions
 from starlingmq.core.retained.retained_store import RetainedTree
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import ASKING, WORKING
@@ -214,14 +215,16 @@ class Subscribing:
     wanted: WantedFilters
     _asked: dict[HookQuestion, Subscribe]
 
-    def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
+    def __init__(
+        self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree, deletions: Deletions
+    ) -> None:
         self.ctx = ctx
         self.router = router
         self.delivery = delivery
         self.retained = retained
         self.held = deque()
         self.later = []
-        self.replays = RetainedReplays(ctx, delivery, retained)
+        self.replays = RetainedReplays(ctx, delivery, retained, deletions)
         self.wanted = WantedFilters(ctx, router)
         self._asked = {}
 
@@ -374,7 +377,7 @@ class Subscribing:
         if replay and share is None:  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
             if ctx.cluster.retained is not None:
                 self.later.append(subscription)
-            elif len(self.retained) != 0:
+            elif len(self.retained) != 0 or session.client_id in ctx.linked:
                 self.replays.begin(session, subscription)
         return qos
 
