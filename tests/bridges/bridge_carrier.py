@@ -125,8 +125,8 @@ class Carrier:
             while frame[start - 1] >= 0x80:
                 start += 1
             packet = decode_publish(frame[0], frame, start, len(frame), version)
-            if packet.payload.split(b"|")[2] != b"2":
-                continue  # its publisher may have sent it twice
+            if packet.payload.count(b"|") < 3 or packet.payload.split(b"|")[2] != b"2":
+                continue  # its publisher may have sent it twice, or it is retained and sent to those who lack it
             before = self.sent.get(packet.payload, self.attempts)
             self.sent[packet.payload] = self.attempts
             if before == self.attempts:

@@ -16,8 +16,13 @@ from starlingmq.bridges.bridge_relay import MARKER, SETTLING, BridgeRelay, Leg, 
 from starlingmq.bridges.bridge_sessions import near_options
 from starlingmq.client.events import Completed, Connected
 from starlingmq.client.options import ConnectOptions, Subscription
+from starlingmq.core.context.context import Context
 from starlingmq.core.delivery import delivery
 from starlingmq.core.publish import publishing
+from starlingmq.core.retained import retained_messages
+from starlingmq.core.retained.deletions import Deletions
+from starlingmq.core.retained.retained_messages import RetainedMessages
+from starlingmq.core.retained.stamps import Stamp, next_stamp
 from starlingmq.wire.mqtt import ack_frame, decode_publish, publish_frame
 
 
@@ -96,6 +101,29 @@ def without_packet_limit(sound: Callable[..., None], relay: BridgeRelay, connect
     relay.far.max_packet = 0
 
 
+class Backwards(tuple[int, int, str]):
+    """A stamp that is larger than those that it is smaller than."""
+
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        return tuple(self) > tuple(other)
+
+    def __gt__(self, other: tuple[Any, ...]) -> bool:
+        return tuple(self) < tuple(other)
+
+
+def the_smaller_wins(sound: Callable[..., Stamp | None], messages: RetainedMessages, topic: bytes) -> Stamp | None:
+    known = sound(messages, topic)
+    return None if known is None else Backwards(known)
+
+
+def by_the_clock(now: float, known: Stamp | None, site: str) -> Stamp:
+    return next_stamp(now, None, site)
+
+
+def nothing(sound: Callable[..., None], *arguments: Any) -> None:
+    """It is not done."""
+
+
 MISTAKES: dict[str, tuple[Plant, dict[str, Any]]] = {
     "the far session of a fresh near one does not begin clean": (
         looking(as_if_settled),
@@ -150,6 +178,22 @@ MISTAKES: dict[str, tuple[Plant, dict[str, Any]]] = {
     "a far session of which no CONNACK came is not subscribed again": (
         around(BridgeRelay, "_join", never_renewed),
         {"kind": "pair", "losses": True, "frail": False},
+    ),
+    "deletions of retained messages are not remembered": (
+        around(Deletions, "note", nothing),
+        {"retains": True, "losses": False, "frail": False},
+    ),
+    "stamps of retained messages are of the clock alone": (
+        patch.object(retained_messages, "next_stamp", by_the_clock),
+        {"retains": True, "losses": False, "frail": False},
+    ),
+    "the smaller stamp wins": (
+        around(RetainedMessages, "_known", the_smaller_wins),
+        {"retains": True, "losses": False, "frail": False},
+    ),
+    "what a link's queue has dropped is not sent again": (
+        around(Context, "owe_link", nothing),
+        {"short": True, "version": "5.0", "losses": False, "frail": False},
     ),
 }
 """Each with what is fixed of the worlds, so that few of them are needed."""

@@ -10,7 +10,8 @@ clients, what they publish, and the faults. Of each message that a publisher has
 - after the far session was lost, what the near broker still had for it, or held from it, arrives at least once;
 - what is sent again to a far broker says so: DUP, and ``AGAIN`` in a new session;
 - first deliveries for a publisher, topic and QoS are in the order of publication;
-- in the end nothing is in flight anywhere, and the relay keeps nothing.
+- in the end nothing is in flight anywhere, and the relay keeps nothing;
+- retained messages agree at all sites (``retained_writes``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from tests.bridges.bridge_carrier import Carrier
 from tests.bridges.bridged_sites import Party, Publisher, Reader, Site
+from tests.bridges.retained_writes import NAME, STEPS, RetainedWrites
 from tests.storage.crash_engines import NEVER, Crash
 
 from starlingmq.client.events import Message
@@ -60,7 +62,8 @@ class Sent:
 
 class BridgeWorld:
     def __init__(self, seed: int, tracing: bool = False, **fixed: Any) -> None:
-        """``fixed``: ``kind``, ``version``, ``losses``, ``frail``, ``room`` (max_awaiting_rel), and what they are."""
+        """``fixed``: ``kind``, ``version``, ``losses``, ``frail``, ``room`` (max_awaiting_rel), and what they are;
+        ``retains``: retained messages are written; ``short``: nothing else is, and queues overflow."""
         self.seed = seed
         self.tracing = tracing
         random = self.random = Random(f"bridges {seed}")
@@ -73,6 +76,8 @@ class BridgeWorld:
         self.power = random.random() < 0.4
         self.frail = fixed.get("frail", random.random() < 0.3)
         self.room: int | None = fixed.get("room")
+        self.short = fixed.get("short", False)
+        self.retains = self.version == "5.0" and (self.short or fixed.get("retains", random.random() < 0.5))
         names = {"pair": ["ab"], "against": ["ab", "ba"]}.get(self.kind, ["ab", "bc", "ca"])
         self.sites = {
             name: self._site(name, [bridge for bridge in names if bridge[0] == name])
@@ -99,6 +104,7 @@ class BridgeWorld:
         self.denies = self.sites["b"].denied != b""  # until the last messages
         self.unsettled = False  # a session was lost, and not all bridges have run since
         self.seen: Counter[str] = Counter()
+        self.writes = RetainedWrites(random, self.sites, self._levels()) if self.retains else None
 
     # Sites, bridges, topics
 
@@ -109,7 +115,7 @@ class BridgeWorld:
             "span": random.choice([0, 5, 20]),
             "piece": random.choice([1, 5]),
             "checkpoint_bytes": random.choice([0, 300, 3000, 1 << 30]),
-            "max_mqueue_len": 0,
+            "max_mqueue_len": 3 if self.short else 0,
             "max_inflight": random.choice([0, 0, 1, 2, 5]),
             "max_awaiting_rel": random.choice([0, 0, 1, 2, 3, 5]) if self.room is None else self.room,
             "write_buffer": random.choice([200, 1 << 20]),
@@ -119,6 +125,9 @@ class BridgeWorld:
             "max_packet_size": random.choice([SMALL_PACKET, 1 << 20, 1 << 20]),
         }
         site = Site(name, random, bridges, **settings)
+        if self.short:
+            site.bounds = (3, 1 << 30)
+            site.begin_to_serve()
         site.denied = DENIED.encode() if random.random() < 0.5 else b""
         site.hidden = HIDDEN.encode() if random.random() < 0.5 else b""
         return site
@@ -129,11 +138,13 @@ class BridgeWorld:
         def qos() -> int:
             return random.choice([0, 1, 2, 2, 2, 2])
 
+        both = max(1, qos()) if self.retains else qos()
+
         if self.kind == "pair":
             topics = [
                 BridgeTopic(filter="o/#", direction="out", qos=qos(), remote_prefix=random.choice(["", "from/a/"])),
                 BridgeTopic(filter="i/+", direction="in", qos=qos(), local_prefix=random.choice(["", "got/"])),
-                BridgeTopic(filter="#", direction="both", qos=qos(), local_prefix="L/", remote_prefix="R/"),
+                BridgeTopic(filter="#", direction="both", qos=both, local_prefix="L/", remote_prefix="R/"),
                 BridgeTopic(filter="n/+/x", direction="in", qos=qos(), rename="named/{1}"),
                 BridgeTopic(filter=f"{HIDDEN}/#", direction="in", qos=qos()),
                 BridgeTopic(filter=f"{DENIED}/#", direction="out", qos=qos()),
@@ -150,7 +161,7 @@ class BridgeWorld:
             servers=("mqtt://far",),
             topics=tuple(topics),
             version=self.version,  # type: ignore[arg-type]
-            retain=random.random() < 0.5,
+            retain=self.retains or random.random() < 0.5,
             notifications="off",
             max_inflight=random.choice([0, 0, 1, 3]),
         )
@@ -160,6 +171,10 @@ class BridgeWorld:
         if self.kind != "pair":
             return {name: ["w/1", "w/2"] for name in self.sites}
         return {"a": ["o/1", "L/1", "L/2", "d/1"], "b": ["i/1", "R/1", "R/2", "n/7/x", "h/1"]}
+
+    def _levels(self) -> dict[str, str]:
+        """By name of the site, the levels of topics that are carried both ways."""
+        return {"a": "L/", "b": "R/"} if self.kind == "pair" else dict.fromkeys(self.sites, "w/")
 
     def ways(self, site: str, topic: str, been: tuple[str, ...] = ()) -> Iterator[tuple[str, str, int, bool]]:
         """Where a message may go: site, topic there, highest QoS, and whether bridges are allowed all of it now."""
@@ -205,6 +220,9 @@ class BridgeWorld:
         publisher.publish(topic, payload, qos)
 
     def completed(self, payload: bytes, reason: int, resent: bool) -> None:
+        if self.writes is not None and payload.startswith(NAME):
+            self.writes.completed(payload, reason)
+            return
         sent = self.messages[payload]
         sent.resent = resent
         if reason >= 0x80:
@@ -215,6 +233,11 @@ class BridgeWorld:
 
     def arrived(self, reader: Reader, message: Message) -> None:
         payload = message.payload
+        leaf = self.writes.leaf_of(reader.site, message.topic) if self.writes is not None else ""
+        if self.writes is not None and leaf:
+            self.note(reader.name, "got retained", message.topic, payload, message.properties)
+            self.writes.arrived(reader, leaf, message)
+            return
         sent = self.messages.get(payload)
         assert sent is not None, f"{reader.name} got {payload[:40]!r}, which was not published"
         self.note(reader.name, "got", payload[:40], message.qos, message.dup)
@@ -289,6 +312,7 @@ class BridgeWorld:
             else:
                 sent.owed.clear()
         site.loses = True
+        site.machine.sick = ()
         if far_lost:
             carrier.far_lost = True
         else:
@@ -296,8 +320,8 @@ class BridgeWorld:
         self.restart(site, NEVER)
         for reader in self.readers:  # they are there before what is sent again
             if reader.site is site:
-                reader.connect()
                 while not reader.subscribed():
+                    reader.connect()
                     reader.move(1 << 20)
                     site.settle()
         site.machine.fuse = self.fuse()
@@ -324,7 +348,12 @@ class BridgeWorld:
         chance = random.random()
         site = random.choice(list(self.sites.values()))
         carrier = random.choice(self.carriers)
-        if chance < 0.25:
+        if self.writes is not None and (chance < 0.25 if self.short else random.random() < 0.15):
+            self.advance(random.choice(STEPS))
+            publisher = random.choice(self.publishers)
+            self.note(publisher.name, "writes at", publisher.site.now)
+            self.writes.write(publisher)
+        elif chance < 0.25:
             for _ in range(random.randint(1, 5)):
                 self.publish(random.choice(self.publishers))
         elif chance < 0.86:
@@ -358,11 +387,11 @@ class BridgeWorld:
                 session.window.last_id = 65_533
 
     def advance(self, seconds: float) -> None:
-        now = max(site.now for site in self.sites.values()) + seconds
-        for site in self.sites.values():
-            while site.now < now:
-                self.at(lambda site=site: site.advance(now - site.now))  # type: ignore[misc]
+        for site, end in [(site, site.now + seconds) for site in self.sites.values()]:
+            while site.now < end:
+                self.at(lambda site=site, end=end: site.advance(end - site.now))  # type: ignore[misc]
         for carrier in self.carriers:
+            now = carrier.near_site.now
             if carrier.relay is not None and carrier.relay.wake_at() <= now:
                 carrier.relay.tick(now)
                 self.at(carrier.flush)
@@ -413,7 +442,7 @@ class BridgeWorld:
         for carrier in self.carriers:
             carrier.cut()
         self.calm("with all rights")
-        for publisher in self.publishers:
+        for publisher in [] if self.short else self.publishers:
             for _ in range(4):
                 self.publish(publisher)
         self.calm("with the last messages")
@@ -468,6 +497,11 @@ class BridgeWorld:
             assert not any(left), f"the relay keeps {left}"
         for site in self.sites.values():
             assert site.lost == 0
+        if self.writes is not None:
+            lost = self.seen["lost stores"] != 0
+            entries = [each for carrier in self.carriers for each in carrier.config.topics if each.direction != "in"]
+            once = self.kind != "ring both" and all(each.qos == 2 for each in entries)
+            self.writes.check(lost, once and not lost and not self.short)
         for payload, sent in self.messages.items():
             for reader in self.readers:
                 self._check_one(reader, payload, sent)
@@ -525,6 +559,7 @@ def run(seed: int, acts: int = 150, tracing: bool = False, **fixed: Any) -> Brid
 def figures(world: BridgeWorld) -> Counter[str]:
     counts = Counter(world.seen)
     counts["messages"] = len(world.messages)
+    counts["retained messages"] = 0 if world.writes is None else len(world.writes.by_name)
     counts["strict messages"] = sum(sent.strict for sent in world.messages.values())
     for carrier in world.carriers:
         counts["unlucky losses"] += carrier.unlucky

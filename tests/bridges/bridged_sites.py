@@ -32,6 +32,7 @@ class Site(CrashWorld):
         self.name = name
         self.wires: list[Wire] = []
         self.bridges = bridges
+        self.bounds = BOUNDS
         self.denied: bytes = b""
         self.hidden: bytes = b""
         self.loses = False
@@ -40,7 +41,7 @@ class Site(CrashWorld):
     def begin_to_serve(self) -> None:
         super().begin_to_serve()
         near = (BRIDGE_PREFIX, NEAR_LINK)
-        self.state.ctx.bridge(self.name, {prefix + name: BOUNDS for name in self.bridges for prefix in near})
+        self.state.ctx.bridge(self.name, {prefix + name: self.bounds for name in self.bridges for prefix in near})
 
     def entitle(self, client: Client) -> None:
         """Give a bridge of another site its rights."""
@@ -238,9 +239,10 @@ class Publisher(Party):
         super().__init__(world, site, name, version)
         self.sent: dict[int, bytes] = {}
 
-    def publish(self, topic: str, payload: bytes, qos: int) -> None:
-        token = self.state.publish(topic, payload, qos)
-        self.sent[token] = payload
+    def publish(self, topic: str, payload: bytes, qos: int, retained: bytes = b"") -> None:
+        """``retained``: the name of a retained message, whose payload may be empty."""
+        token = self.state.publish(topic, payload, qos, retain=retained != b"")
+        self.sent[token] = retained or payload
         self.flush()
 
     def take(self, event: Event) -> None:

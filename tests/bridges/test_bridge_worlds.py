@@ -22,6 +22,16 @@ def test_messages_cross_bridges_whatever_fails(worlds: int, acts: int) -> None:
     assert seen["crashes"] and seen["carried"] > seen["strict messages"] / 4
 
 
+@pytest.mark.parametrize(("worlds", "acts"), [(2, 60), pytest.param(100, 150, marks=pytest.mark.long)])
+@pytest.mark.timeout(900)
+def test_retained_messages_agree_though_queues_overflow(worlds: int, acts: int) -> None:
+    dropped = 0
+    for seed in range(worlds):
+        world = run(seed, acts, short=True, version="5.0")
+        dropped += sum(site.all_dropped().get("queue_full", 0) for site in world.sites.values())
+    assert dropped
+
+
 def test_a_seed_is_the_same_world_again() -> None:
     one, two = (BridgeWorld(4711, losses=True) for _ in range(2))
     one.live(20)
