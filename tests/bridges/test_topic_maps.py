@@ -96,9 +96,9 @@ def test_names_are_remembered_up_to_a_limit() -> None:
     out, _ = maps(BridgeTopic(filter="#", remote_prefix="x/"))
     for number in range(CACHE_MAX + 10):
         assert out.other_name(b"%d" % number) == b"x/%d" % number
-    assert len(out._known) <= topic_maps.CACHE_MAX
+    assert len(out.known) <= topic_maps.CACHE_MAX
     assert out.other_name(b"y" * 60_000) == b"x/" + b"y" * 60_000
-    assert b"y" * 60_000 not in out._known
+    assert b"y" * 60_000 not in out.known
 
 
 @given(st.lists(SITES, max_size=5), st.lists(st.tuples(WORDS, WORDS), max_size=3))

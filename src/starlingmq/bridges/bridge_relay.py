@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from starlingmq.bridges.learned_filters import LearnedFilters
-from starlingmq.bridges.site_mark import goes_round, marked
+from starlingmq.bridges.site_mark import goes_round, mark_of, marked
 from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.errors import explain
 from starlingmq.client.events import Completed, Connected, Ended, Event, Refused
@@ -51,6 +51,7 @@ from starlingmq.core.subscribe.wanted_filters import COMPLETE, MORE, PATHS, WANT
 from starlingmq.wire.frames import ack_frame, frame_length, publish_frame
 from starlingmq.wire.mqtt import Ack, decode, decode_publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from starlingmq.wire.primitives import BYTE, encode_varint
 from starlingmq.wire.properties import (
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
@@ -186,6 +187,7 @@ class Leg:
     retains: bool  # its broker accepts retained messages
     site: str  # of its broker
     learned: LearnedFilters | None  # its subscriptions, if the other broker is asked for them
+    added: bytes  # before the payload of each message from it, for a 5.0 broker: properties with the mark alone
 
     def __init__(self, state: ClientState, version: int, topics: TopicMap, site: str) -> None:
         self.state = state
@@ -199,6 +201,7 @@ class Leg:
         self.retains = True
         self.site = site
         self.learned = None
+        self.added = b""
 
 
 class BridgeRelay:
@@ -350,6 +353,8 @@ class BridgeRelay:
         start = pos + 2
         while data[start - 1] >= 0x80:
             start += 1
+        if self._plain_message(leg, other, data, first, start, end):
+            return
         packet = decode_publish(first, data, start, end, leg.version)
         if leg is self.far and packet.qos == 2 and packet.packet_id in self._held and not packet.dup:
             self._held.discard(packet.packet_id)  # its sender has forgotten that one
@@ -388,6 +393,43 @@ class BridgeRelay:
                 counts.again += 1
         other.out.append(frame)
 
+    def _plain_message(self, leg: Leg, other: Leg, data: bytes, first: int, start: int, end: int) -> bool:
+        """Carry a message as most are: without properties, not sent again, with a topic that is known. Returns whether
+        it is one; the rest of ``_message`` has all the rules."""
+        qos = first >> 1 & 3
+        if first & 8 or qos == 3 or (qos == 2 and self._held) or start + 2 > end:
+            return False
+        stop = start + 2 + (data[start] << 8 | data[start + 1])
+        body = stop + 2 if qos != 0 else stop
+        if body + 1 > end:
+            return False
+        name = leg.topics.known.get(data[start + 2 : stop])
+        if not name or (qos != 0 and data[stop] == 0 and data[stop + 1] == 0):
+            return False
+        packet_id = data[stop:body]
+        if leg.version == 5:
+            if data[body] != 0:
+                return False
+            body += 1
+        if first & 1 and not (self.retain and other.retains):
+            first -= 1
+        payload = data[body:end]
+        added = leg.added if other.version == 5 else b""
+        size = len(payload)
+        remaining = len(name) + len(packet_id) + len(added) + size
+        if other.max_packet != 0 and remaining + 5 > other.max_packet:
+            return False  # or nearly
+        length = BYTE[remaining] if remaining < 128 else encode_varint(remaining)
+        other.out.append(b"%b%b%b%b%b%b" % (BYTE[first], length, name, packet_id, added, payload))
+        counts = self.counts
+        if leg is self.far:
+            counts.messages_in += 1
+            counts.bytes_in += size
+        else:
+            counts.messages_out += 1
+            counts.bytes_out += size
+        return True
+
     def _keep_out(self, leg: Leg, qos: int, packet_id: int) -> None:
         """Acknowledge a message that is not carried."""
         self.counts.kept_out += 1
@@ -409,7 +451,7 @@ class BridgeRelay:
         while end + 4 <= size and data[end] == first and data[end + 1] == 2:
             end += 4
         if leg is self.far and first == 0x62 and self._held:
-            self._held.difference_update(data[at + 2] << 8 | data[at + 3] for at in range(pos, end, 4))
+            self._held.difference_update([data[at + 2] << 8 | data[at + 3] for at in range(pos, end, 4)])
         if leg is self.near and first == 0x70 and self._reused:
             for at in range(pos, end, 4):
                 if not self._ends_reused(data[at + 2] << 8 | data[at + 3]):
@@ -675,6 +717,8 @@ class BridgeRelay:
         self.phase = RUNNING
         self.begin_clean = self.unsure = False
         for leg in (self.near, self.far):
+            mark = mark_of(leg.site)
+            leg.added = encode_varint(len(mark)) + mark
             waiting = leg.waiting
             leg.waiting = []
             self._frames(leg, b"".join(waiting), now)

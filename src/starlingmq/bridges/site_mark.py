@@ -26,10 +26,15 @@ def goes_round(sites: list[str], source: str, target: str) -> bool:
     return source in sites or target in sites or len(sites) >= SITES_MAX
 
 
+def mark_of(site: str) -> bytes:
+    """The encoded mark of a message that has been at one site only."""
+    return encode_property_bytes({USER_PROPERTY: [(MARK, site)]})
+
+
 def marked(properties: bytes, site: str) -> bytes:
     """The encoded properties with ``site`` added to the mark."""
     if _KEY not in properties:
-        return properties + encode_property_bytes({USER_PROPERTY: [(MARK, site)]})
+        return properties + mark_of(site)
     sites = [*sites_of(properties), site]
     decoded = decode_property_bytes(properties)
     pairs = decoded[USER_PROPERTY]

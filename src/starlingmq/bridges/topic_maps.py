@@ -13,6 +13,7 @@ from typing import Final
 
 from starlingmq.config.bridges_section import BridgeTopic
 from starlingmq.core.topics.topics import LONG, matches, valid_topic
+from starlingmq.wire.primitives import encode_two
 
 CACHE_MAX: Final = 10_000  # topics whose other names are remembered
 PLACE: Final = re.compile(rb"\{(\d+)\}")
@@ -55,23 +56,23 @@ class TopicMap:
     """The names at the other side of the topics of one side."""
 
     entries: list[TopicEntry]
-    _known: dict[bytes, bytes]
+    known: dict[bytes, bytes]  # by topic: the other name as in a PUBLISH, after its length; b"": it is not carried
 
     def __init__(self, topics: Iterable[BridgeTopic], outwards: bool) -> None:
         other = "in" if outwards else "out"
         self.entries = [TopicEntry(topic, outwards) for topic in topics if topic.direction != other]
-        self._known = {}
+        self.known = {}
 
     def other_name(self, topic: bytes) -> bytes:
         """b"" if no entry matches, or if the other name is no topic."""
-        known = self._known.get(topic)
+        known = self.known.get(topic)
         if known is not None:
-            return known
+            return known[2:]
         found = self._find(topic)
         if len(topic) <= LONG:
-            if len(self._known) >= CACHE_MAX:
-                self._known.clear()
-            self._known[topic] = found
+            if len(self.known) >= CACHE_MAX:
+                self.known.clear()
+            self.known[topic] = encode_two(len(found)) + found if found else b""
         return found
 
     def _find(self, topic: bytes) -> bytes:

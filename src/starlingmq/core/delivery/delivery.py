@@ -76,7 +76,7 @@ class Delivery:
             client = session.client
             if (
                 client is None
-                or not subscription.plain
+                or (not subscription.plain and (message.retain or not subscription.plain_from(publisher)))
                 or not client.plain
                 or client.blocked
                 or client.size > ctx.write_buffer

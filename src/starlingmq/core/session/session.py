@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from starlingmq.core.limits.access import Rights
 from starlingmq.core.limits.meter import Meter
+from starlingmq.core.messages.link_marks import is_link
 from starlingmq.core.messages.message import Message
 from starlingmq.core.session.connection import NEW
 from starlingmq.core.session.migration_state import MigrationState
@@ -429,6 +430,12 @@ class Subscription(Subscriber):
 
     def key(self) -> object:
         return self.session
+
+    def plain_from(self, publisher: Session | None) -> bool:
+        """Whether its options change nothing about a message of ``publisher`` that is not retained, as with bridges."""
+        if self.session is publisher or len(self.ids) != 0 or is_link(self.session.client_id):
+            return False
+        return publisher is None or publisher.node == 0
 
 
 def merge(subscriptions: list[Subscription]) -> Subscription:
