@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from starlingmq.bridges.bridge_relay import MARKER, RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
 from starlingmq.bridges.bridge_sessions import far_options, near_options, near_session, site_in, state_frame
+from starlingmq.bridges.far_line import FarLine, Gathering, gathering_of, in_rounds
 from starlingmq.bridges.link_view import LinkState, LinkView
 from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.dial import open_link
@@ -42,9 +43,6 @@ log = logging.getLogger("starlingmq")
 BACKOFF: Final = (0.2, 30.0)  # seconds before the first attempt after a failure, and at most
 RESTARTS_MAX: Final = 3  # attempts at once for a clean start; a broker may say that a session is there all the same
 DIAL_SECONDS: Final = 30.0  # for a connection with TLS, and for CONNACK: a slow broker is not one that is away
-GATHER_FROM: Final = 64  # messages in flight: then a read of fewer bytes than ...
-GATHER_BYTES: Final = 2048  # ... these is followed by a pause of ...
-GATHER_SECONDS: Final = 0.001  # ... this length
 LINGER_SECONDS: Final = 60.0  # a lazy bridge stays connected for so long without messages
 LOOK_SECONDS: Final = 1.0  # between two looks whether this node carries it, or a lazy one has something to do
 BRIEF_SECONDS: Final = 5.0  # a connection that ends sooner is followed by longer and longer pauses ...
@@ -361,8 +359,9 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
         self, config: BridgeConfig, driver: Driver, site: str, elected: Callable[[], bool], counts: BridgeCounts
     ) -> None:
         self._relay: AnyRelay | None = None
-        self._link: Link | None = None
+        self._link: Link | FarLine | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = inf  # when the timer fires, by the driver's clock
         self._flushing = False
         self._flushes = False  # it will be called soon
         self._reads = True  # the far connection is read
@@ -378,13 +377,13 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
         """The bytes to write to the far and to the near connection."""
         raise NotImplementedError
 
-    def _may_read(self, relay: AnyRelay, link: Link) -> bool:
+    def _may_read(self, relay: AnyRelay, link: Link | FarLine) -> bool:
         raise NotImplementedError
 
     def _flushed(self, relay: AnyRelay) -> None:
         """The relay has no more for now."""
 
-    def _take_leave(self, relay: AnyRelay, link: Link) -> None:
+    def _take_leave(self, relay: AnyRelay, link: Link | FarLine) -> None:
         """Write what comes last when the far connection ends in order."""
 
     # Connections
@@ -396,7 +395,7 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
             relay.received(relay.far, data, self._driver.clock())
             self._flush()
 
-    def link_lost(self, link: Link, error: Exception | None) -> None:
+    def link_lost(self, link: Link | FarLine, error: Exception | None) -> None:
         """Of ``client.link.Owner``."""
         if link is self._link:
             self._end(f"the other broker closed the connection{f': {error}' if error else ''}")
@@ -418,7 +417,7 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
             self._reads = reads
             link.set_reading(reads)
 
-    def _watch_room(self, link: Link) -> None:
+    def _watch_room(self, link: Link | FarLine) -> None:
         """While the system takes nothing more for the far broker, this one keeps what comes in the session's queue."""
         near = self._near
         if near is not None and near.client is not None and near.blocked == link.writable:
@@ -471,14 +470,12 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
 
     def _arm(self, due: float) -> None:
         """Keep one timer. One that is early costs a look."""
-        if due == inf:
+        if due == inf or (self._timer is not None and self._due <= due):
             return
-        seconds = max(0.0, due - self._driver.clock())
         if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + seconds:
-                return
             self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._tick)
+        self._due = due
+        self._timer = self._loop.call_later(max(0.0, due - self._driver.clock()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -510,7 +507,7 @@ class MqttBridge(RelayBridge[BridgeRelay]):
         self._unanswered = 0  # CONNECTs in a row
         self._clean = False
         self._unsure = True  # see BridgeRelay
-        self._gathers = False  # the far connection is not read for a moment
+        self._gathering: Gathering | None = None
         super().__init__(config, driver, site, elected, counts)
 
     async def _attempt(self, server: str) -> bool:
@@ -531,12 +528,13 @@ class MqttBridge(RelayBridge[BridgeRelay]):
             )
             self._over = asyncio.get_running_loop().create_future()
             async with asyncio.timeout(DIAL_SECONDS):
-                self._link = await open_link(endpoint, tls, self)
-            self._link.for_long_lines()
-            self._link.set_priority(config.priority)
+                opened = await open_link(endpoint, tls, self)
+            opened.for_long_lines()
+            opened.set_priority(config.priority)
+            link = self._link = in_rounds(opened, endpoint, self)
+            self._gathering = gathering_of(link)
             self._reads = True
             self._relay = relay
-            link = self._link
             link.on_writable = lambda: self._watch_room(link)
             relay.far.state.connection_made(self._driver.clock())
             self._flush()
@@ -605,27 +603,35 @@ class MqttBridge(RelayBridge[BridgeRelay]):
     # Connections
 
     def link_received(self, data: bytes) -> None:
-        relay = self._relay
-        if relay is not None:
-            relay.received(relay.far, data, self._driver.clock())
-            if len(data) < GATHER_BYTES and relay.phase == RUNNING and not self._gathers and self._busy():
-                self._gathers = True
-                self._loop.call_later(GATHER_SECONDS, self._gathered)
-            self._flush()
+        if self._gathering is not None:
+            self._gathering.came(len(data), self._in_flight())
+        super().link_received(data)
 
-    def _busy(self) -> bool:
-        """Whether so many messages are in flight that acknowledgements should be gathered: many brokers write each
-        of them alone, and to read each alone would cost more than its message."""
+    def _in_flight(self) -> int:
         near = self._near
         session = None if near is None or near.client is None else near.client.session
-        return session is not None and session.window is not None and len(session.window.entries) >= GATHER_FROM
+        return 0 if session is None or session.window is None else len(session.window.entries)
 
-    def _gathered(self) -> None:
-        self._gathers = False
-        self.set_reading()
+    def near_received(self, handle: NearHandle, data: bytes) -> None:
+        relay, link = self._relay, self._link
+        if relay is None or link is None or handle is not self._near:
+            return
+        now = self._driver.clock()
+        relay.received(relay.near, data, now)
+        if self._flushing or self._flushes:
+            return
+        if self.state == "connected" and relay.runs():  # the far side may be written to in the driver's turn
+            far = relay.take(relay.far, now)
+            if far:
+                link.write(far)
+                self._watch_room(link)
+            if not relay.near.out:
+                return
+        self._flushes = True
+        self._loop.call_soon(self._flush)
 
-    def _may_read(self, relay: BridgeRelay, link: Link) -> bool:
-        return relay.reads() and not self._gathers
+    def _may_read(self, relay: BridgeRelay, link: Link | FarLine) -> bool:
+        return relay.reads()
 
     def _take(self, relay: BridgeRelay, now: float) -> tuple[bytes, bytes]:
         return relay.take(relay.far, now), relay.take(relay.near, now)
@@ -651,13 +657,19 @@ class MqttBridge(RelayBridge[BridgeRelay]):
         if self.config.notifications == "both":
             relay.far.out.append(state_frame(name_of(relay.far.state.client_id), relay.far.version))
 
+    def _close(self) -> None:
+        if self._gathering is not None:
+            self._gathering.stop()
+            self._gathering = None
+        super()._close()
+
     def _end(self, problem: str) -> None:
         relay = self._relay
         if relay is not None and not relay.ended():
             relay.lost(relay.far, problem)
         super()._end(problem)
 
-    def _take_leave(self, relay: BridgeRelay, link: Link) -> None:
+    def _take_leave(self, relay: BridgeRelay, link: Link | FarLine) -> None:
         state = relay.far.state
         if self.config.notifications == "both":  # DISCONNECT deletes the will
             link.write(state_frame(name_of(state.client_id), relay.far.version, b"0"))

@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlingmq.bridges.bridge import DIAL_SECONDS, NearHandle, RelayBridge, reason_of
+from starlingmq.bridges.far_line import FarLine
 from starlingmq.bridges.nats_credentials import login
 from starlingmq.bridges.nats_relay import GREETING, SECURING, NatsLeg, NatsRelay
 from starlingmq.bridges.subject_maps import SubjectMap
@@ -121,11 +122,11 @@ class NatsBridge(RelayBridge[NatsRelay]):
             self._end("the other server takes messages too slowly; those that waited are lost")
         super().near_lost(handle)
 
-    def _has_room(self, link: Link) -> None:
+    def _has_room(self, link: Link | FarLine) -> None:
         self._watch_room(link)
         self.set_reading()
 
-    def _may_read(self, relay: NatsRelay, link: Link) -> bool:
+    def _may_read(self, relay: NatsRelay, link: Link | FarLine) -> bool:
         """A server that asks (PING) and does not read the answers is not read either."""
         return link.writable
 

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 
 class Owner(Protocol):
@@ -15,7 +15,7 @@ class Owner(Protocol):
 
     def link_received(self, data: bytes) -> None: ...
 
-    def link_lost(self, link: Link, error: Exception | None) -> None: ...
+    def link_lost(self, link: Any, error: Exception | None) -> None: ...
 
 
 class Link(asyncio.Protocol):
@@ -62,14 +62,17 @@ class Link(asyncio.Protocol):
     def for_long_lines(self) -> None:
         """Let TCP send by its measured rate (BBR) and not slow down at each lost packet, where the system allows it:
         with 1 % of loss over 100 ms others send less than a tenth."""
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        sock = self.socket()
         if sock is not None and sock.family != socket.AF_UNIX:
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
 
+    def socket(self) -> Any:
+        return None if self._transport is None else self._transport.get_extra_info("socket")
+
     def set_priority(self, level: int) -> None:
         """The class of its packets, 0 to 7: class selectors of DSCP (RFC 2474), and of the system's queues."""
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        sock = self.socket()
         if level != 0 and sock is not None and sock.family != socket.AF_UNIX:
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, level << 5)
