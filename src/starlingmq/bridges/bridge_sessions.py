@@ -16,7 +16,10 @@ from starlingmq.wire.frames import publish_frame
 from starlingmq.wire.packets import Will
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
 
-INFLIGHT_3: Final = 20  # with 3.1.1, which announces no Receive Maximum; mosquitto ends the connection beyond this
+# With 3.1.1, which announces no Receive Maximum. AWS IoT accepts 100 unacknowledged messages at QoS 1, mosquitto any
+# number; of messages at QoS 2 mosquitto accepts 20, and ends the connection beyond.
+INFLIGHT_3: Final = 100
+INFLIGHT_3_QOS2: Final = 20
 OUT_MAX: Final = 65_535
 
 
@@ -55,8 +58,9 @@ def far_options(
 def near_options(config: BridgeConfig, server: Properties) -> ConnectOptions:
     """Of the CONNECT to this broker, with the limits that the other one has announced in its CONNACK (``server``)."""
     site = site_in(server)  # only a StarlingMQ wants what the core adds for one
-    room = server.get(RECEIVE_MAXIMUM, OUT_MAX if config.version == "5.0" else INFLIGHT_3)
-    inflight = config.max_inflight or (room if isinstance(room, int) else OUT_MAX)
+    announced = server.get(RECEIVE_MAXIMUM, OUT_MAX)
+    room = announced if isinstance(announced, int) else OUT_MAX
+    inflight = config.max_inflight or (room if config.version == "5.0" else _inflight_3(config))
     largest = server.get(MAXIMUM_PACKET_SIZE, 0)
     return ConnectOptions(
         client_id=session_of(config),
@@ -64,10 +68,15 @@ def near_options(config: BridgeConfig, server: Properties) -> ConnectOptions:
         keep_alive=0,
         will=state_will(config.name) if config.notifications != "off" else None,
         session_expiry=NEVER_EXPIRES,
-        receive_maximum=min(inflight, room if isinstance(room, int) else inflight),
+        receive_maximum=min(inflight, room),
         max_packet_size=largest if isinstance(largest, int) else 0,
         properties={USER_PROPERTY: [(SITE, site)]} if site else {},
     )
+
+
+def _inflight_3(config: BridgeConfig) -> int:
+    exact = any(topic.qos == 2 and topic.direction != "in" for topic in config.topics)
+    return INFLIGHT_3_QOS2 if exact else INFLIGHT_3
 
 
 def site_in(server: Properties) -> str:

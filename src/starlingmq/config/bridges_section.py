@@ -143,7 +143,8 @@ class BridgeConfig(Section, frozen=True):
         Meta(
             ge=0,
             le=32_767,
-            description="QoS 1 and 2 messages in flight to the other broker; 0: what it allows, 20 with 3.1.1.",
+            description="QoS 1 and 2 messages in flight to the other broker; 0: what it allows; with "
+            "3.1.1 100, or 20 if topics have QoS 2.",
         ),
     ] = 0
     max_mqueue_len: Annotated[
