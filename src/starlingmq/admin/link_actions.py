@@ -119,18 +119,18 @@ class LinkActions:
         columns=LINK_COLUMNS,
         none="no link is set; bridges in the settings names those to other brokers",
     )
-    async def links(self, report: Report, request: NoArguments) -> LinksHere:
+    async def links(self) -> LinksHere:
         """List links to other brokers: which node carries each, its state, and how many messages wait and have passed.
         Counts are those of all nodes since they started."""
         bridges = self._local_node.bridges()
         return LinksHere([] if bridges is None else bridges.views())
 
     @action("link.pause", audit="paused the link {name!r}")
-    async def pause(self, report: Report, request: OneLink) -> LinkHere:
+    async def pause(self, request: OneLink) -> LinkHere:
         return await self._set(request.name, True)
 
     @action("link.resume", audit="resumed the link {name!r}")
-    async def resume(self, report: Report, request: OneLink) -> LinkHere:
+    async def resume(self, request: OneLink) -> LinkHere:
         return await self._set(request.name, False)
 
     async def _set(self, name: str, paused: bool) -> LinkHere:
@@ -161,7 +161,7 @@ class LinksEverywhere:
         said="{name} is paused",
         noted_by="link.pause",
     )
-    async def pause(self, report: Report, request: OneLink) -> LinkChanged:
+    async def pause(self, request: OneLink) -> LinkChanged:
         """Close the connections of a link until it is resumed; messages wait meanwhile."""
         return await self._set(request.name, True)
 
@@ -173,7 +173,7 @@ class LinksEverywhere:
         said="{name} is resumed",
         noted_by="link.resume",
     )
-    async def resume(self, report: Report, request: OneLink) -> LinkChanged:
+    async def resume(self, request: OneLink) -> LinkChanged:
         """Let a paused link connect again."""
         return await self._set(request.name, False)
 
