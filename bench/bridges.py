@@ -24,8 +24,9 @@ from typing import Any
 import yaml
 
 from bench.frames import ACK_SIZE, publish
-from bench.peers import Broker, launched, mosquitto_path, version
-from bench.process import cpu_seconds, memory
+from bench.peers import Broker, launched, mosquitto_path
+from bench.peers import version as version_of
+from bench.process import memory, scheduled_seconds
 from bench.wire import open_connection, subscribe_all
 from starlingmq.cli.local_cluster import free_port
 
@@ -38,8 +39,9 @@ SILENCE_S = 30.0
 MB = 1_000_000
 FAR = "listener {port} 127.0.0.1\nallow_anonymous true\nlog_dest none\nset_tcp_nodelay true\n"
 NO_LIMITS = f"max_inflight_messages {INFLIGHT}\nmax_queued_messages 0\nmax_queued_bytes 0\n"
+PROTOCOLS = {"3.1.1": "mqttv311", "5.0": "mqttv50"}
 BRIDGE = (
-    "connection b\naddress 127.0.0.1:{far}\nbridge_protocol_version mqttv50\ntopic b/# out 1\ncleansession false\n"
+    "connection b\naddress 127.0.0.1:{far}\nbridge_protocol_version {protocol}\ntopic b/# out 1\ncleansession false\n"
     "notifications false\ntry_private false\nrestart_timeout 1\n"
 )
 
@@ -50,12 +52,13 @@ def conf(folder: Path, text: str) -> list[str]:
     return [mosquitto_path(), "-c", str(path)]
 
 
-def starling(folder: Path, port: int, far: int, **more: Any) -> list[str]:
-    """The command of a StarlingMQ with a bridge."""
+def starling(folder: Path, port: int, far: int, version: str = "5.0", **more: Any) -> list[str]:
+    """The command of a StarlingMQ with a bridge, whose settings are as those of mosquitto's."""
+    bridge = {"name": "b", "servers": [f"mqtt://127.0.0.1:{far}"], "topics": [{"filter": "b/#", "qos": 1}]}
     path = folder / "starlingmq.yaml"
     tree = {
         "listeners": [f"mqtt://127.0.0.1:{port}"],
-        "bridges": [{"name": "b", "servers": [f"mqtt://127.0.0.1:{far}"], "topics": [{"filter": "b/#"}]}],
+        "bridges": [{**bridge, "version": version, "max_inflight": INFLIGHT}],
         **more,
     }
     path.write_text(yaml.safe_dump(tree))
@@ -63,11 +66,12 @@ def starling(folder: Path, port: int, far: int, **more: Any) -> list[str]:
 
 
 @contextmanager
-def bridging(peer: str, far: int, core: int, folder: Path) -> Iterator[Broker]:
+def bridging(peer: str, version: str, far: int, core: int, folder: Path) -> Iterator[Broker]:
     def command(port: int) -> list[str]:
         if peer == "mosquitto":
-            return conf(folder, FAR.format(port=port) + NO_LIMITS + BRIDGE.format(far=far))
-        return starling(folder, port, far)
+            bridge = BRIDGE.format(far=far, protocol=PROTOCOLS[version])
+            return conf(folder, FAR.format(port=port) + NO_LIMITS + bridge)
+        return starling(folder, port, far, version)
 
     folder.mkdir()
     with launched(peer, core, folder, command) as broker:
@@ -122,17 +126,21 @@ class Flow:
             self.publisher.settimeout(SILENCE_S)
 
 
-def per_cpu_second(peer: str, far: int, core: int, folder: Path, seconds: float) -> dict[str, float]:
-    with bridging(peer, far, core, folder) as broker, closing(Flow(broker.port, far)) as flow:
+def per_cpu_second(peer: str, version: str, far: int, folder: Path, seconds: float) -> dict[str, float]:
+    with bridging(peer, version, far, 1, folder) as broker, closing(Flow(broker.port, far)) as flow:
         flow.subscriber.settimeout(SILENCE_S)
         flow.send()
         while flow.arrived < BATCH:  # the bridge is there
             flow.take()
         flow.run(seconds / 4)
-        used, began = cpu_seconds(broker.pid), time.monotonic()
+        used, began = scheduled_seconds(broker.pid), time.monotonic()
         arrived = flow.run(seconds)
-        used, took = cpu_seconds(broker.pid) - used, time.monotonic() - began
-    return {"messages_per_cpu_s": round(arrived / max(used, 0.01)), "messages_per_s": round(arrived / took)}
+        used, took = scheduled_seconds(broker.pid) - used, time.monotonic() - began
+    return {
+        "cpu_us_a_message": round(used / arrived * 1e6, 2),
+        "messages_per_cpu_s": round(arrived / used),
+        "messages_per_s": round(arrived / took),
+    }
 
 
 def waiting(count: int, core: int, folder: Path) -> dict[str, float]:
@@ -167,8 +175,10 @@ def received(sock: socket.socket) -> bytes:
     return data
 
 
-def measure(seconds: float, rounds: int, count: int) -> dict[str, Any]:
-    found: dict[str, list[dict[str, float]]] = {"starlingmq": [], "mosquitto": []}
+def measure(seconds: float, rounds: int, count: int, versions: list[str]) -> dict[str, Any]:
+    found: dict[str, dict[str, list[dict[str, float]]]] = {
+        version: {"starlingmq": [], "mosquitto": []} for version in versions
+    }
     with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
         root = Path(name)
         far_folder = root / "far"
@@ -176,17 +186,23 @@ def measure(seconds: float, rounds: int, count: int) -> dict[str, Any]:
         command = FAR + NO_LIMITS
         with launched("mosquitto", 0, far_folder, lambda port: conf(far_folder, command.format(port=port))) as far:
             for number in range(rounds):
-                for peer, some in found.items():
-                    some.append(per_cpu_second(peer, far.port, 1, root / f"{peer}-{number}", seconds))
+                for version, peers in found.items():
+                    for peer, some in peers.items():
+                        folder = root / f"{peer}-{version}-{number}"
+                        some.append(per_cpu_second(peer, version, far.port, folder, seconds))
         waits = waiting(count, 1, root / "waiting") if count else {}
-    middle = {peer: statistics.median(one["messages_per_cpu_s"] for one in some) for peer, some in found.items()}
     return {
-        "versions": {peer: version(peer) for peer in found},
-        "rounds": found,
-        "messages_per_cpu_s": middle,
-        "times_mosquitto": round(middle["starlingmq"] / middle["mosquitto"], 2),
+        "versions": {peer: version_of(peer) for peer in ("starlingmq", "mosquitto")},
+        "mqtt": {version: compared(peers) for version, peers in found.items()},
         "waiting": waits,
     }
+
+
+def compared(peers: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """The medians of the rounds."""
+    middle = {peer: statistics.median(one["messages_per_cpu_s"] for one in some) for peer, some in peers.items()}
+    times = round(middle["starlingmq"] / middle["mosquitto"], 2)
+    return {"rounds": peers, "messages_per_cpu_s": middle, "times_mosquitto": times}
 
 
 def main() -> None:
@@ -194,8 +210,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--waiting", type=int, default=1_000_000, help="messages for a far broker that is not there")
+    parser.add_argument("--version", action="append", choices=list(PROTOCOLS), help="of MQTT; default: each")
     given = parser.parse_args()
-    print(json.dumps(measure(given.seconds, given.rounds, given.waiting), indent=1))
+    versions = given.version or list(PROTOCOLS)
+    print(json.dumps(measure(given.seconds, given.rounds, given.waiting, versions), indent=1))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ async def test_a_server_that_asks_and_does_not_read_is_not_read_either(tmp_path:
         bridge = broker._bridges._bridges["far"]
         assert isinstance(bridge, NatsBridge)
         link = bridge._link
-        assert link is not None and link._transport is not None
+        assert isinstance(link, Link) and link._transport is not None
         transport = link._transport
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         far.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)

@@ -41,6 +41,12 @@ def connecting(step: int) -> Cell:
     return Connecting(30, 3, step)
 
 
+def bridged(version: str) -> Cell:
+    from tests.instructions.bridging import Bridged
+
+    return Bridged(version, 100, 20)
+
+
 def crossing(qos: int) -> Cell:
     from tests.instructions.crossing import Crossing
 
@@ -68,6 +74,8 @@ CELLS: Final[dict[str, Callable[[], Cell]]] = {
     "QoS 1, one message a turn": lambda: Paced(pairs(20, 1, 1), 10, 20),
     "QoS 0, one message a turn, over sockets": lambda: OverSockets(pairs(20, 0, 1), 10, 20),
     "QoS 1, one message a turn, over sockets": lambda: OverSockets(pairs(20, 1, 1), 10, 20),
+    "QoS 1, bridged to MQTT 3.1.1": lambda: bridged("3.1.1"),
+    "QoS 1, bridged to MQTT 5.0": lambda: bridged("5.0"),
     "CONNECT in a cluster, back": lambda: connecting(0),
     "CONNECT in a cluster, moved": lambda: connecting(1),
 }

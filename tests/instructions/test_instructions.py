@@ -16,9 +16,9 @@ from tests.instructions.counted import WITH_A_FLAW
 
 FEW = (
     *("QoS 0, 1:1", "QoS 1, 1:1, stored", "QoS 2, 1:1", "QoS 0, 1:50", "NATS, 1:1", "QoS 0, 1:1, events kept"),
-    *("QoS 1, one message a turn, over sockets", PLANTED),
+    *("QoS 1, one message a turn, over sockets", "QoS 1, bridged to MQTT 5.0", PLANTED),
 )
-"""The cells that make test counts: every QoS, both protocols, with and without a store; make test-all counts all."""
+"""Those that make test counts: every QoS, both protocols, a store, a bridge; make test-all counts all cells."""
 AGAIN = 2  # times
 
 
