@@ -29,10 +29,14 @@ waits until the state that it tells is stored.
 
 A producer has no persistent session, because messages that are sent again on its next connection would get other
 numbers. A name belongs to one user. It is removed ``limits.producer_expiry`` after its last connection or message.
+
+This broker's own bridges publish the records of logs under names that no client can have (``log``). Those stay until
+``forget_logs``. They use no User Properties, and their epochs are positions (core.session.production).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.core.context.context import Context
@@ -49,6 +53,7 @@ NAME_BYTES_MAX: Final = 256
 EPOCH_MAX: Final = (1 << 63) - 1
 LOOK_SECONDS: Final = 60.0  # between two searches for expired producers
 LOOK_PIECE: Final = 1000
+LOG: Final = b"\0log/"  # before the names of logs; ``key_of`` gives no such key, as names are without NUL
 
 
 def later_state(one: bytes, other: bytes) -> bytes:
@@ -124,6 +129,25 @@ class Producers:
         if self.ctx.recording:
             self.ctx.write(Write(PRODUCER_PUT, topic=producer.key, message=message, value=producer.state()))
 
+    def log(self, name: str) -> Producer:
+        """The producer of a log: the bridge, a slash, and its name there."""
+        key = LOG + name.encode()
+        producer = self.by_key.get(key)
+        if producer is None:
+            producer = self.by_key[key] = Producer(key, self.ctx.now)
+        return producer
+
+    def position(self, name: str) -> int:
+        """The epoch of the producer of a log; 0 if nothing was published."""
+        producer = self.by_key.get(LOG + name.encode())
+        return 0 if producer is None else producer.epoch
+
+    def forget_logs(self, bridges: Iterable[str]) -> None:
+        """Remove the producers of logs, except those of these bridges."""
+        kept = {LOG + bridge.encode() for bridge in bridges}
+        for key in [key for key in self.by_key if key.startswith(LOG) and key[: key.find(b"/", len(LOG))] not in kept]:
+            self._remove(key)
+
     def tick(self) -> None:
         """From time to time: remove producers that have not been used for long."""
         now = self.ctx.now
@@ -139,9 +163,15 @@ class Producers:
         for producer in oldest:
             if producer.used > before:
                 break
-            del self.by_key[producer.key]
-            if self.ctx.recording:
-                self.ctx.write(Write(FACT_DELETE, topic=PRODUCER_FACT + producer.key))
+            if producer.key.startswith(LOG):
+                self.by_key[producer.key] = self.by_key.pop(producer.key)  # the next search begins with others
+            else:
+                self._remove(producer.key)
+
+    def _remove(self, key: bytes) -> None:
+        del self.by_key[key]
+        if self.ctx.recording:
+            self.ctx.write(Write(FACT_DELETE, topic=PRODUCER_FACT + key))
 
 
 def progress(producer: Producer | None, epoch: int) -> str:

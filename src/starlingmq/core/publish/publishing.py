@@ -112,20 +112,20 @@ class Publishing:
             ctx.counters.received_qos1 += 1
         elif packet.qos == 2:
             ctx.counters.received_qos2 += 1
-            inbound = session.inbound
-            trail = session.trail
-            if inbound is not None and inbound.holds(packet.packet_id):
+            inbound, trail = session.inbound, session.trail
+            at_once = client.production is not None and client.production.at_once  # it holds those of others only
+            if inbound is not None and not at_once and inbound.holds(packet.packet_id):
                 if trail is None or trail.backlog is None or packet.packet_id not in trail.backlog.deferred:
                     self._acknowledge(client, 0x50, packet.packet_id, 0)  # again; the first message stays
                 return
             if first & 8 and trail is not None:
                 trail.waits().repeated[packet.packet_id] = None
+        if client.production is not None:
+            client.production.came(packet.topic, packet.payload, packet.retain)
         if packet.properties and client.bridge and has_been_here(ctx.site, packet.properties):
             self._drop("bridge_loop", client, message)
             self._acknowledge_refused(client, packet.qos, packet.packet_id, 0)
             return
-        if client.production is not None:
-            client.production.came(packet.topic, packet.payload, packet.retain)
         if ctx.refusing and packet.qos != 0:
             self._not_now(client, message, packet.packet_id)
             return
@@ -214,6 +214,12 @@ class Publishing:
 
     def _acknowledge_refused(self, client: Client, qos: int, packet_id: int, reason: int) -> None:
         """3.x has no code for a refusal: the client gets the normal acknowledgement [MQTT-3.3.5-2]."""
+        production = client.production
+        if production is not None:
+            if reason != Reason.QUOTA_EXCEEDED:
+                production.pass_by()
+            if qos == 2 and production.at_once:
+                qos = 1
         if qos == 1:
             self._acknowledge(client, 0x40, packet_id, reason)
         elif qos == 2:
@@ -237,7 +243,7 @@ class Publishing:
             self._turn_down(client, message, packet_id, verdict)
             return
         production = client.production
-        if message.qos == 2:
+        if message.qos == 2 and (production is None or not production.at_once):
             if production is not None:
                 production.hold(packet_id)
             self._hold(client, session, packet_id, message)
@@ -247,21 +253,21 @@ class Publishing:
         if message.retain:
             judged = self.retained.judge(message, session)
             if judged is None:
-                if message.qos == 1:
+                if message.qos != 0:
                     self._acknowledge(client, 0x40, packet_id, 0)
                 return
             message = self.retained.stamp(judged)
             reason = self.retained.keep(message) if message.retain else 0
             if reason != 0:
                 message = self.retained.count_refused(message)
-                if message.qos == 1 and client.version == 5:
+                if message.qos != 0 and client.version == 5:
                     self._acknowledge(client, 0x40, packet_id, reason)
                     return
         if production is not None:
             self.producers.publish(production, production.number, production.digest, message)
         # If the client cannot be told that there is no room to retain it, the message is at least delivered.
         found = self.delivery.fan_out(message, route, session, frame)
-        if message.qos == 1:
+        if message.qos != 0:
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
 
     def _turn_down(self, client: Client, message: Message, packet_id: int, verdict: int) -> None:
@@ -286,7 +292,7 @@ class Publishing:
             return True
         if verdict == AGAIN:
             self.ctx.drop("published_again", client.client_id)
-            if message.qos == 1:
+            if message.qos != 0:
                 self._acknowledge(client, 0x40, packet_id, 0)
             return False
         self.ctx.drop("numbered_wrong", client.client_id)

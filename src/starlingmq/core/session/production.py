@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import Final
 
 from starlingmq.wire.producer_properties import digest_of
@@ -45,6 +46,7 @@ class Production:
     number: int
     digest: int  # over all messages up to that one
     held: dict[int, tuple[int, int]]  # number and digest of QoS 2 messages, by packet id
+    at_once: bool  # a QoS 2 message counts at PUBLISH, which is answered by PUBACK
 
     def __init__(self, producer: Producer, epoch: int, next: int, digest: int) -> None:
         self.producer = producer
@@ -52,6 +54,10 @@ class Production:
         self.number = next - 1
         self.digest = digest
         self.held = {}
+        self.at_once = False
+
+    def pass_by(self) -> None:
+        """The PUBLISH that came last is refused for good: it would be again."""
 
     def came(self, topic: bytes, payload: bytes, retain: bool) -> None:
         """A PUBLISH has arrived, whatever its outcome."""
@@ -72,3 +78,40 @@ class Production:
         if number > next:
             return AHEAD
         return OTHER if number == next - 1 and digest != producer.digest and qos != 0 else AGAIN
+
+
+class LogProduction(Production):
+    """The connection of a bridge that publishes the records of logs, such as the partitions of Kafka topics. A log has
+    a producer, and each record an epoch of its own: the position after the record, which rises but may skip positions.
+    So the stored state of the producer is the position to read on from.
+
+    ``coming``: of each PUBLISH on its way the producer, the epoch that it must be at (that of the record published
+    before, so that none is left out after a refusal), and the epoch of the message.
+    """
+
+    before: int
+    coming: deque[tuple[Producer, int, int]]
+
+    def __init__(self) -> None:
+        super().__init__(Producer(b"", 0.0), 0, 0, 0)
+        self.at_once = True
+        self.before = 0
+        self.coming = deque()
+
+    def came(self, topic: bytes, payload: bytes, retain: bool) -> None:
+        self.producer, self.before, self.epoch = self.coming.popleft()
+        self.number = 0
+        self.digest = digest_of(0, topic, payload, retain)
+
+    def pass_by(self) -> None:
+        """The next record is published although this one was not. It stores the position of both."""
+        if self.producer.epoch == self.before:
+            self.producer.epoch = self.epoch
+
+    def judge(self, number: int, digest: int, qos: int) -> int:
+        here = self.producer.epoch
+        if here >= self.epoch:
+            return AGAIN
+        if here != self.before:
+            return AHEAD if qos != 0 else AGAIN
+        return NEW
