@@ -53,7 +53,8 @@ def test_a_key_needs_its_certificate() -> None:
     "url", ["host", "http://host", "mqtt://", "mqtt://host:0", "mqtt://host:x", "unix://", "mqtt://["]
 )
 def test_what_is_no_url_of_a_broker_is_refused(url: str) -> None:
-    text = "is not a URL such as mqtt://host:1883 or mqtts://host (mqtt, mqtts, ws, wss, unix, nats, tls)"
+    schemes = "mqtt, mqtts, ws, wss, unix, nats, tls, kafka, kafka+ssl"
+    text = f"is not a URL such as mqtt://host:1883 or mqtts://host ({schemes})"
     assert refusal(bridge(servers=("mqtt://host", url))) == f"bridges[0].servers[1]: {url} {text}"
 
 

@@ -29,7 +29,7 @@ def bridge(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"servers": ["nats://host", "mqtt://host"]}, "all speak MQTT or all NATS"),
+        ({"servers": ["nats://host", "mqtt://host"]}, "all speak MQTT, all NATS or all Kafka"),
         ({"servers": ["mqtt://host"], "credentials": {"creds_file": "/x"}}, "is for servers that speak NATS"),
         ({"credentials": {"creds_file": "/x", "username": "u"}}, "set only one of them"),
         ({"start": "lazy"}, "has no queue"),

@@ -208,8 +208,12 @@ class Bridge:
 
     # Attempts
 
+    def _servers(self) -> tuple[str, ...]:
+        """Those that are tried one after the other."""
+        return self.config.servers
+
     async def _run(self) -> None:
-        servers = self.config.servers
+        servers = self._servers()
         at = failures = restarts = 0
         while True:
             await self._wait_for_turn()
@@ -233,7 +237,7 @@ class Bridge:
             return before + 1
         if self._driver.clock() - self._connected_at >= BRIEF_SECONDS:
             return 1
-        return min(before + 1, BRIEF_MAX * len(self.config.servers))
+        return min(before + 1, BRIEF_MAX * len(self._servers()))
 
     async def _pause_after(self, rounds: int) -> None:
         """All servers have failed so many times in a row."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge, MqttBridge
 from starlingmq.bridges.bridge_relay import BridgeCounts
 from starlingmq.bridges.link_view import LinkView
-from starlingmq.config.bridges_section import BridgeConfig, speaks_nats
+from starlingmq.config.bridges_section import BridgeConfig, speaks_kafka, speaks_nats
 from starlingmq.config.links_section import carried
 from starlingmq.config.settings import Config
 from starlingmq.core.messages.link_marks import is_link, name_of
@@ -33,6 +33,19 @@ def carrier(bridge: str, nodes: Iterable[int]) -> int:
         return blake2b(f"{node} {bridge}".encode(), digest_size=8).digest()
 
     return max(nodes, key=weight, default=0)
+
+
+def _kind(config: BridgeConfig) -> type[Bridge]:
+    """Kinds that are not configured are not loaded."""
+    if speaks_nats(config):
+        from starlingmq.bridges.nats_bridge import NatsBridge
+
+        return NatsBridge
+    if speaks_kafka(config):
+        from starlingmq.bridges.kafka_bridge import KafkaBridge
+
+        return KafkaBridge
+    return MqttBridge
 
 
 class BridgeSet:
@@ -62,12 +75,7 @@ class BridgeSet:
         for name, settings in wanted.items():
             if name not in self._bridges:
                 counts = self._counts.setdefault(name, BridgeCounts())
-                kind: type[Bridge] = MqttBridge
-                if speaks_nats(settings):
-                    from starlingmq.bridges.nats_bridge import NatsBridge  # not loaded where none is configured
-
-                    kind = NatsBridge
-                bridge = self._bridges[name] = kind(settings, self._driver, site, self._elects(name), counts)
+                bridge = self._bridges[name] = _kind(settings)(settings, self._driver, site, self._elects(name), counts)
                 if name in self.paused:
                     bridge.pause(True)
         self._forget(wanted.values())
@@ -83,13 +91,14 @@ class BridgeSet:
     def _forget(self, wanted: Iterable[BridgeConfig]) -> None:
         """End the sessions of bridges that the settings do not name any more."""
         state = self._driver.state
+        state.ctx.at(self._driver.clock())
+        state.publishing.producers.forget_logs([each.name for each in wanted])
         kept = {session_of(each) for each in wanted}
         for client_id, session in list(state.ctx.sessions.items()):
             if client_id.startswith(BRIDGE_PREFIX) and client_id not in kept:
                 lost = 0 if session.queue is None else len(session.queue)
                 name = f"{'link' if is_link(client_id) else 'bridge'} {name_of(client_id)}"
                 log.warning("%s is not in the settings any more; %d messages that waited for it end", name, lost)
-                state.ctx.at(self._driver.clock())
                 state.ending.end(session)
         self._driver.request_turn()
 

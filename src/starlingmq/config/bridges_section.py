@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -13,6 +14,9 @@ from starlingmq.config.streams_section import NAME_PATTERN
 
 SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix")
 NATS_SCHEMES: Final = ("nats", "tls")
+KAFKA_SCHEMES: Final = ("kafka", "kafka+ssl")
+KAFKA_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+KEY: Final = "{key}"  # in ``rename`` of messages from Kafka
 FILTER_BYTES_MAX: Final = 65_535
 
 
@@ -21,12 +25,13 @@ class BridgeTopic(Section, frozen=True):
         str,
         Meta(
             description="Filter of the topics, without the prefixes; + and # as in MQTT. Empty: a prefix is the topic. "
-            "With NATS also $share/GROUP/FILTER: the bridge is a member of that queue group."
+            "With NATS also $share/GROUP/FILTER: the bridge is a member of that queue group. From Kafka: the name of a "
+            "topic."
         ),
     ]
     direction: Annotated[
         Literal["in", "out", "both"],
-        Meta(description="in: from the other broker to this one; out: to the other one; both: each way."),
+        Meta(description="in: from the other broker to this one; out: to the other; both: each way, not with Kafka."),
     ] = "out"
     qos: Annotated[
         int, Meta(ge=0, le=2, description="Highest QoS of the messages; a message with a lower one keeps that.")
@@ -41,7 +46,8 @@ class BridgeTopic(Section, frozen=True):
         str,
         Meta(
             description="Topic at the receiving broker, with {1}, {2} ... for what the wildcards of the filter match, "
-            "in place of the prefixes' rule; not with direction both."
+            "in place of the prefixes' rule; not with direction both. To Kafka: its topic, / becomes a dot; required "
+            "if the filter has wildcards. From Kafka: {key} is the key of the record."
         ),
     ] = ""
 
@@ -60,6 +66,9 @@ class BridgeCredentials(Section, frozen=True):
             description="NATS: file with the credentials of a user (.creds, with JWT and seed), or with an NKey seed."
         ),
     ] = None
+    sasl: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"], Meta(description="SASL mechanism of Kafka.")
+    ] = "PLAIN"
 
 
 class BridgeTls(Section, frozen=True):
@@ -92,7 +101,7 @@ class BridgeConfig(Section, frozen=True):
         Meta(
             min_length=1,
             description="URLs of the other broker (mqtt, mqtts, ws, wss, unix) or NATS server (nats, tls); the next "
-            "one is tried when one fails.",
+            "one is tried when one fails. Of Kafka (kafka, kafka+ssl): its bootstrap servers, all of one scheme.",
             extra=SECRET_URL,
         ),
     ]
@@ -103,12 +112,12 @@ class BridgeConfig(Section, frozen=True):
     client_id: Annotated[
         str,
         Meta(
-            description="Client id at the other broker. Empty: the name of the bridge and eight characters that stand "
-            "for this broker or cluster."
+            description="Client id at the other broker, with Kafka also the group id. Empty: the name of the bridge "
+            "and eight characters that stand for this broker or cluster."
         ),
     ] = ""
     credentials: Annotated[BridgeCredentials, Meta(description="Login at the other broker.")] = BridgeCredentials()
-    tls: Annotated[BridgeTls, Meta(description="TLS of mqtts and wss.")] = BridgeTls()
+    tls: Annotated[BridgeTls, Meta(description="TLS of mqtts, wss and kafka+ssl.")] = BridgeTls()
     keep_alive: Annotated[
         int, Meta(ge=5, le=65_535, description="Seconds of silence after which the connection is checked.")
     ] = 60
@@ -144,7 +153,7 @@ class BridgeConfig(Section, frozen=True):
             ge=0,
             le=32_767,
             description="QoS 1 and 2 messages in flight to the other broker; 0: what it allows; with "
-            "3.1.1 100, or 20 if topics have QoS 2.",
+            "3.1.1 100, or 20 if topics have QoS 2; with Kafka 1000.",
         ),
     ] = 0
     max_mqueue_len: Annotated[
@@ -169,23 +178,52 @@ def check_bridges(bridges: tuple[BridgeConfig, ...], section: str = "bridges") -
             raise ConfigError(f"{path}.tls.key: needs tls.cert, the certificate of this key")
         for number, url in enumerate(bridge.servers):
             _check_server(url, f"{path}.servers[{number}]")
-        nats = speaks_nats(bridge)
-        if any((_scheme_of(url) in NATS_SCHEMES) is not nats for url in bridge.servers):
-            raise ConfigError(f"{path}.servers: must all speak MQTT or all NATS; make two bridges of them")
-        if nats:
-            _check_nats(bridge, path)
-        elif bridge.credentials.creds_file:
-            raise ConfigError(f"{path}.credentials.creds_file: is for servers that speak NATS")
-        for number, topic in enumerate(bridge.topics):
+        _check_kind(bridge, path)
+
+
+def _check_kind(bridge: BridgeConfig, path: str) -> None:
+    nats, kafka = speaks_nats(bridge), speaks_kafka(bridge)
+    kinds = {_kind_of(url) for url in bridge.servers}
+    if len(kinds) > 1 and kinds <= set(KAFKA_SCHEMES):
+        raise ConfigError(f"{path}.servers: must all be {' or all be '.join(KAFKA_SCHEMES)}")
+    if len(kinds) > 1:
+        raise ConfigError(f"{path}.servers: must all speak MQTT, all NATS or all Kafka; make a bridge for each")
+    if nats:
+        _check_nats(bridge, path)
+    elif bridge.credentials.creds_file:
+        raise ConfigError(f"{path}.credentials.creds_file: is for servers that speak NATS")
+    for number, topic in enumerate(bridge.topics):
+        if kafka:
+            _check_kafka_topic(topic, f"{path}.topics[{number}]")
+        else:
             _check_topic(topic, f"{path}.topics[{number}]", nats)
+    sources = [topic.remote_prefix + topic.filter for topic in bridge.topics if topic.direction == "in"]
+    if kafka and len(sources) != len(set(sources)):
+        raise ConfigError(f"{path}.topics: a Kafka topic is read by several entries; keep one of them")
 
 
 def speaks_nats(bridge: BridgeConfig) -> bool:
     return _scheme_of(bridge.servers[0]) in NATS_SCHEMES
 
 
+def speaks_kafka(bridge: BridgeConfig) -> bool:
+    return _scheme_of(bridge.servers[0]) in KAFKA_SCHEMES
+
+
 def _scheme_of(url: str) -> str:
     return url.partition(":")[0].lower()
+
+
+def _kind_of(url: str) -> str:
+    """The kind of server: all those of a bridge must be of one."""
+    scheme = _scheme_of(url)
+    if scheme in NATS_SCHEMES:
+        return "nats"
+    return scheme if scheme in KAFKA_SCHEMES else "mqtt"
+
+
+def valid_kafka_topic(name: str) -> bool:
+    return KAFKA_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def _check_nats(bridge: BridgeConfig, path: str) -> None:
@@ -198,7 +236,7 @@ def _check_nats(bridge: BridgeConfig, path: str) -> None:
 
 def _check_server(url: str, path: str) -> None:
     shown = without_login(url)
-    schemes = (*SCHEMES, *NATS_SCHEMES)
+    schemes = (*SCHEMES, *NATS_SCHEMES, *KAFKA_SCHEMES)
     try:
         parts: SplitResult = urlsplit(url)
         wrong = parts.scheme not in schemes or parts.port == 0
@@ -211,6 +249,31 @@ def _check_server(url: str, path: str) -> None:
         )
     if parts.username or parts.password:
         raise ConfigError(f"{path}: {shown} has a login; set credentials.username and credentials.password_file")
+
+
+def _check_kafka_topic(topic: BridgeTopic, path: str) -> None:
+    if topic.direction == "both":
+        raise ConfigError(f"{path}.direction: with Kafka, write one entry for in and one for out")
+    if topic.direction == "out":
+        _check_topic(topic, path, nats=False)
+        if not topic.rename and ("+" in topic.filter or "#" in topic.filter):
+            raise ConfigError(
+                f"{path}.rename: name the Kafka topic, as a filter with wildcards would give one to each MQTT topic; "
+                "the MQTT topic is the key of the records"
+            )
+        name = re.sub(r"\{\d+\}", "x", topic.rename) or topic.remote_prefix + topic.filter
+        if not valid_kafka_topic(name.replace("/", ".")):
+            raise ConfigError(
+                f"{path}.{'rename' if topic.rename else 'filter'}: {name} is no name of a Kafka topic: 1 to 249 "
+                "letters, digits, dots, dashes and underscores; a slash becomes a dot"
+            )
+        return
+    if not valid_kafka_topic(topic.remote_prefix + topic.filter):
+        raise ConfigError(
+            f"{path}.filter: with direction in, it is the name of a Kafka topic: 1 to 249 letters, digits, dots, "
+            "dashes and underscores"
+        )
+    _check_topic(structs.replace(topic, rename=topic.rename.replace(KEY, "key")), path, nats=False)
 
 
 def _check_topic(topic: BridgeTopic, path: str, nats: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, structs
 
-from starlingmq.config.bridges_section import BridgeConfig, check_bridges, speaks_nats
+from starlingmq.config.bridges_section import BridgeConfig, check_bridges, speaks_kafka, speaks_nats
 from starlingmq.config.section_types import ConfigError
 
 LANES_MAX: Final = 16
@@ -51,8 +51,8 @@ def check_links(links: tuple[LinkConfig, ...], bridges: tuple[BridgeConfig, ...]
             if name in names:
                 raise ConfigError(f"{path}.name: {name} is the name of another link or bridge; rename one of them")
             names.add(name)
-        if speaks_nats(link):
-            raise ConfigError(f"{path}.servers: links speak MQTT; use bridges for a NATS server")
+        if speaks_nats(link) or speaks_kafka(link):
+            raise ConfigError(f"{path}.servers: links speak MQTT; use bridges for NATS servers and Kafka")
         if link.version != "5.0":
             raise ConfigError(f"{path}.version: links speak MQTT 5.0; leave it out, or use bridges")
 
