@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trustme
@@ -35,6 +37,24 @@ def test_a_server_that_answers_is_good_and_one_that_does_not_is_named() -> None:
         assert found.level is Level.problem and found.text == f"no broker listens at {gone}"
     (found,) = checked("mqtts://no.such.host.invalid")
     assert found.level is Level.problem and "not found" in found.text
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "nats"])
+def test_servers_of_other_kinds_are_tried(scheme: str) -> None:
+    out = [{"filter": "out/#", "rename": "out"}]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there, gone = f"{scheme}://127.0.0.1:{server.getsockname()[1]}", f"{scheme}://127.0.0.1:{free_port()}"
+        (found,) = checked(there, topics=out)
+        assert found.level is Level.ok and found.text == f"{there} answers"
+        (found,) = checked(gone, topics=out)
+        assert found.level is Level.problem and found.text == f"no broker listens at {gone}"
+
+
+def test_the_client_of_kafka_is_missed() -> None:
+    out = [{"filter": "out/#", "rename": "out"}]
+    with patch.dict(sys.modules, {"confluent_kafka": None}):
+        found = checked(f"kafka://127.0.0.1:{free_port()}", topics=out)
+    assert found[0].level is Level.problem and "starlingmq[kafka]" in found[0].advice
 
 
 @contextmanager
