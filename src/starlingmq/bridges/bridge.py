@@ -130,6 +130,8 @@ class Bridge:
         self.state: LinkState = "connecting"
         self.problem = ""
         self.complaints: list[str] = []
+        self.left: int | None = None  # see LinkView
+        self.moved = 0
         self.counts = counts
         self._driver = driver
         self._loop = asyncio.get_running_loop()
@@ -186,6 +188,8 @@ class Bridge:
             counts.kept_out,
             counts.again,
             0 if session is None else session.dropped,
+            left=self.left,
+            moved=self.moved,
         )
 
     def pause(self, paused: bool) -> None:
@@ -205,6 +209,14 @@ class Bridge:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+
+    async def finish(self) -> None:
+        """Stop for good once nothing waits or is in flight, as ``start: once`` does."""
+        while (view := self.view()).waiting or view.in_flight:
+            await asyncio.sleep(LOOK_SECONDS)
+        self._end("")
+        await self.stop()
+        self._becomes("done")
 
     # Attempts
 

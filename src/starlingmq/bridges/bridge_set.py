@@ -121,6 +121,15 @@ class BridgeSet:
         else:
             self.paused.discard(name)
 
+    def named(self, name: str) -> Bridge | None:
+        return self._bridges.get(name)
+
+    async def finish(self, name: str) -> None:
+        """End a bridge for good once nothing waits for the other broker."""
+        bridge = self._bridges.get(name)
+        if bridge is not None:
+            await bridge.finish()
+
     async def stop(self) -> None:
         if self._looking is not None:
             self._looking.cancel()

@@ -43,3 +43,10 @@ class LinkView(Struct, frozen=True):
         int, Meta(description="Messages dropped for lack of room in the queue, or because they expired.")
     ]
     node: Annotated[str, Meta(description="The node that carries it; empty: no node that answered.")] = ""
+    left: Annotated[
+        int | None,
+        Meta(
+            description="Clients that are still connected to the other broker, which this one follows; null: unknown."
+        ),
+    ] = None
+    moved: Annotated[int, Meta(description="Sessions that were moved from the other broker.")] = 0
