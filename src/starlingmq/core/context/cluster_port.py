@@ -50,6 +50,10 @@ class ClusterPort:
         self.claims = claims = OwnerClaims(silence, limit, self.wills)
         return claims
 
+    def end_claims(self) -> None:
+        """From now on clients are served at once. No CONNECT waits."""
+        self.claims = None
+
     def share_qos2(self) -> RemoteQos2:
         self.qos2 = qos2 = RemoteQos2()
         return qos2

@@ -288,6 +288,13 @@ class Context(BaseContext):
             self.linked[fact[len(LINK_FACT) :].decode()] = facts.pop(fact)[0]
             self.stamping = True
 
+    def unbound(self, client_id: str) -> None:
+        """Any number of messages may wait for this session, which is no client's, until ``rebound``."""
+        self.bridge_bounds[client_id] = (0, 0)
+
+    def rebound(self, client_id: str) -> None:
+        self.bridge_bounds.pop(client_id, None)
+
     def new_queue(self, session: Session) -> MessageQueue:
         """An empty queue."""
         if session.node != 0:
