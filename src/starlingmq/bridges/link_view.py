@@ -13,7 +13,9 @@ class LinkView(Struct, frozen=True):
     """``node`` is set in lists of several nodes."""
 
     name: str
-    kind: Annotated[Literal["bridge", "link"], Meta(description="bridge: to a broker of any kind; link: to another StarlingMQ.")]
+    kind: Annotated[
+        Literal["bridge", "link"], Meta(description="bridge: to a broker of any kind; link: to another StarlingMQ.")
+    ]
     state: Annotated[
         LinkState,
         Meta(

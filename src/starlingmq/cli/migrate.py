@@ -24,12 +24,24 @@ from starlingmq.config.section_types import ConfigError
 
 if TYPE_CHECKING:
     from starlingmq.migrate.described import Description
+    from starlingmq.migrate.followed import Old
 
 NEEDS_ATTENTION: Final = 3
+NAME: Final = "old"  # of the bridge, as in migrate.followed
 
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty directory for what is written.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", help="Bridge the running old broker, and wait until its last client has moved.")
+]
+OldOption = Annotated[str, typer.Option("--old", metavar="URL", help="Address of the old broker, if not in FILE.")]
+UserOption = Annotated[str, typer.Option("--username", help="User at the old broker who may read and write all.")]
+PasswordOption = Annotated[Path | None, typer.Option("--password-file", metavar="FILE", help="Password of that user.")]
+ListenOption = Annotated[
+    list[str] | None, typer.Option("--listen", metavar="URL", help="With --follow: address in place of those in FILE.")
+]
 OUT: Final = Path("starlingmq-migrated")
+LOOK_SECONDS: Final = 1.0  # between two questions to the new broker
 
 app = typer.Typer(
     help="Read the settings and data of another broker, and write them as settings and data of StarlingMQ.",
@@ -43,12 +55,24 @@ def mosquitto(
     out: OutOption = OUT,
     dry_run: DryOption = False,
     json_: JsonOption = False,
+    follow: FollowOption = False,
+    old: OldOption = "",
+    username: UserOption = "",
+    password_file: PasswordOption = None,
+    listen: ListenOption = None,
 ) -> int:
     """Read mosquitto.conf and the files that it names: users, rules, bridges, and mosquitto.db with sessions and
     messages. Stop mosquitto first, so that it writes that file. Exit code 3: some lines need attention."""
+    from starlingmq.migrate.followed import Old
     from starlingmq.migrate.mosquitto_conf import read_mosquitto
 
-    return _migrate(lambda: read_mosquitto(files, time.time()), out, dry_run, json_)
+    return _migrate(
+        lambda: read_mosquitto(files, time.time()),
+        out,
+        dry_run,
+        json_,
+        Old("mosquitto", old, username, password_file, tuple(listen or ())) if follow else None,
+    )
 
 
 @app.command()
@@ -60,12 +84,24 @@ def emqx(
     out: OutOption = OUT,
     dry_run: DryOption = False,
     json_: JsonOption = False,
+    follow: FollowOption = False,
+    old: OldOption = "",
+    username: UserOption = "",
+    password_file: PasswordOption = None,
+    listen: ListenOption = None,
 ) -> int:
     """Read what emqx ctl data export has written: listeners, limits, users, rules. Sessions and messages are not in it.
     Exit code 3: some parts need attention."""
     from starlingmq.migrate.emqx_export import read_emqx
+    from starlingmq.migrate.followed import Old
 
-    return _migrate(lambda: read_emqx(files), out, dry_run, json_)
+    return _migrate(
+        lambda: read_emqx(files),
+        out,
+        dry_run,
+        json_,
+        Old("emqx", old, username, password_file, tuple(listen or ())) if follow else None,
+    )
 
 
 @app.command()
@@ -74,22 +110,39 @@ def nats(
     out: OutOption = OUT,
     dry_run: DryOption = False,
     json_: JsonOption = False,
+    follow: FollowOption = False,
+    old: OldOption = "",
+    username: UserOption = "",
+    password_file: PasswordOption = None,
+    listen: ListenOption = None,
 ) -> int:
     """Read nats-server.conf and what it includes: listeners, limits, users, NKeys, permissions. Exit code 3: some
     settings need attention."""
+    from starlingmq.migrate.followed import Old
     from starlingmq.migrate.nats_conf import read_nats
 
-    return _migrate(lambda: read_nats(file, os.environ), out, dry_run, json_)
+    return _migrate(
+        lambda: read_nats(file, os.environ),
+        out,
+        dry_run,
+        json_,
+        Old("nats", old, username, password_file, tuple(listen or ())) if follow else None,
+    )
 
 
-def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json: bool) -> int:
+def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json: bool, old: Old | None) -> int:
     from starlingmq.config.settings import from_tree
-    from starlingmq.migrate.written_settings import rules_tree, settings_tree
+    from starlingmq.migrate.followed import follow
+    from starlingmq.migrate.written_settings import SETTINGS, rules_tree, settings_tree
 
     out = out.absolute()
+    if old is not None and (out / SETTINGS).exists():
+        return _wait(out)  # it goes on
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: is not an empty directory; give another one with --out")
     found = read()
+    if old is not None:
+        follow(found, old)
     tree = settings_tree(found, out, _has_ipv6())
     from_tree(tree)
     if found.rules is not None:
@@ -109,7 +162,45 @@ def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json:
         print(json.dumps(_as_json(found, out, written, warnings)))
     else:
         _report(found, out, written, warnings)
+    if old is not None and old.kind == "mosquitto" and not dry_run:
+        _wait(out)
     return NEEDS_ATTENTION if found.attention else 0
+
+
+def _wait(out: Path) -> int:
+    """Until the new broker says that the last client has moved. Progress is printed when it changes."""
+    from starlingmq.cli.control import ask_broker
+    from starlingmq.cli.remote import Unreachable
+    from starlingmq.migrate.written_settings import DATA
+
+    said = ""
+    while True:
+        try:
+            answer = ask_broker(out / DATA, "links", {}, lambda *_: None)
+        except Unreachable:
+            line, done = "waiting for the new broker: start it with the command above", False
+        else:
+            one = next((link for link in answer["links"] if link["name"] == NAME), None)
+            line, done = _progress(one)
+        if line != said:
+            print(line, flush=True)
+            said = line
+        if done:
+            return 0
+        time.sleep(LOOK_SECONDS)
+
+
+def _progress(link: dict[str, Any] | None) -> tuple[str, bool]:
+    """What to print, and whether it is over."""
+    if link is None:
+        return f"the settings of the new broker have no bridge {NAME!r} any more", True
+    moved = f"{link['moved']} sessions have moved"
+    if link["state"] == "done":
+        return f"the last client has moved; {moved}; stop the old broker, and remove the bridge from the settings", True
+    if link["state"] != "connected":
+        return f"no connection to the old broker: {link['problem'] or link['state']}; {moved}", False
+    left = "unknown" if link["left"] is None else link["left"]
+    return f"clients left at the old broker: {left}; {moved}", False
 
 
 def _write(found: Description, tree: dict[str, Any], out: Path) -> tuple[list[str], list[str]]:

@@ -88,6 +88,22 @@ class BridgeTls(Section, frozen=True):
     ] = False
 
 
+class BridgeFollow(Section, frozen=True):
+    database: Annotated[
+        str,
+        Meta(
+            description="File with the sessions of the other broker, a mosquitto (mosquitto.db). Each session is moved "
+            "here when its client connects here. Empty: none is. Not in a cluster."
+        ),
+    ] = ""
+    pid_file: Annotated[
+        str,
+        Meta(
+            description="File with the process id of the mosquitto, which writes its sessions at SIGUSR1. Empty: none."
+        ),
+    ] = ""
+
+
 class BridgeConfig(Section, frozen=True):
     name: Annotated[
         str,
@@ -147,6 +163,9 @@ class BridgeConfig(Section, frozen=True):
             "(which must allow it, as mosquitto does), or nowhere."
         ),
     ] = "local"
+    follow: Annotated[BridgeFollow, Meta(description="Migration from the other broker, client by client.")] = (
+        BridgeFollow()
+    )
     max_inflight: Annotated[
         int,
         Meta(
@@ -188,6 +207,8 @@ def _check_kind(bridge: BridgeConfig, path: str) -> None:
         raise ConfigError(f"{path}.servers: must all be {' or all be '.join(KAFKA_SCHEMES)}")
     if len(kinds) > 1:
         raise ConfigError(f"{path}.servers: must all speak MQTT, all NATS or all Kafka; make a bridge for each")
+    if bridge.follow.database and (nats or kafka or bridge.version != "5.0"):
+        raise ConfigError(f"{path}.follow.database: needs a bridge to a mosquitto with version 5.0")
     if nats:
         _check_nats(bridge, path)
     elif bridge.credentials.creds_file:

@@ -53,6 +53,8 @@ def check_links(links: tuple[LinkConfig, ...], bridges: tuple[BridgeConfig, ...]
             names.add(name)
         if speaks_nats(link) or speaks_kafka(link):
             raise ConfigError(f"{path}.servers: links speak MQTT; use bridges for NATS servers and Kafka")
+        if link.follow.database:
+            raise ConfigError(f"{path}.follow.database: links have no clients to follow; use bridges")
         if link.version != "5.0":
             raise ConfigError(f"{path}.version: links speak MQTT 5.0; leave it out, or use bridges")
 

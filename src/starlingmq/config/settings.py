@@ -233,6 +233,10 @@ def checked(config: Config) -> Config:
     check_streams(config.streams, config.node.data_dir)
     check_bridges(config.bridges)
     check_links(config.links, config.bridges)
+    if config.cluster.enabled and any(bridge.follow.database for bridge in config.bridges):
+        raise ConfigError(
+            "bridges[].follow.database: works for a single broker; move the clients before it is a cluster"
+        )
     check_auth(config.auth)
     check_tracing(config.tracing)
     check_alarms(config.alarms)

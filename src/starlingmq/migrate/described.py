@@ -119,6 +119,8 @@ class Description:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)  # name of the file to content
     secret_settings: dict[str, str] = field(default_factory=dict)  # path of the setting to name of the file
     persistent: bool = False
+    database: str = ""  # the file where the other broker keeps its sessions, if it is one of its own
+    pid_file: str = ""
     retained: list[StoredMessage] = field(default_factory=list)
     sessions: list[StoredSession] = field(default_factory=list)
     carried: dict[str, int] = field(default_factory=dict)

@@ -61,7 +61,8 @@ def read_mosquitto(files: list[Path], now: float) -> Description:
     for path in settings:
         conf.read(path)
     conf.finish()
-    database = databases[0] if databases else conf.database()
+    named = conf.database()
+    database = databases[0] if databases else named
     if len(databases) > 1:
         raise MigrationError(f"{databases[1]}: more than one persistence file is given; give one")
     if database is not None:
@@ -224,6 +225,8 @@ class _Conf:
         into.settings.setdefault("limits.max_packet_size", MAX_PACKET)
         into.settings.setdefault("mqtt.mqueue_store_qos0", False)
         self._expiry()
+        if "pid_file" in self.globals:
+            into.pid_file = str(self._path(self.globals["pid_file"]))
         if "connection_messages" in self.globals:
             into.settings["log.connections"] = self._bool(self.globals["connection_messages"]) or False
         if "clientid_prefixes" in self.globals:
@@ -398,6 +401,7 @@ class _Conf:
         location = self.globals.get("persistence_location")
         name = self.globals["persistence_file"].value if "persistence_file" in self.globals else "mosquitto.db"
         path = self._path((location or line)._replace(value=str(Path(location.value if location else "", name))))
+        self.into.database = str(path)
         if not path.exists():
             remedy = f"{path} does not exist: stop mosquitto, so that it writes the file, or give its copy as FILE"
             self.into.needs("persistence true", line.where, remedy)

@@ -48,6 +48,7 @@ from starlingmq.storage.opening import directory_of, open_store
 if TYPE_CHECKING:
     from starlingmq.api.listening import HttpSide
     from starlingmq.bridges.bridge_set import BridgeSet
+    from starlingmq.migrate.follower import OldBrokerFollower
     from starlingmq.net.bulk_process import BulkProcess
     from starlingmq.net.copies.copy_part import CopyPart
     from starlingmq.net.etcd.etcd_access import EtcdAccess
@@ -141,6 +142,7 @@ class Broker:
         self._ending: asyncio.Future[None] | None = None
         self._bulk: BulkProcess | None = None
         self._bridges: BridgeSet | None = None
+        self._follower: OldBrokerFollower | None = None
         self._tracing = NodeTracing()
         self._revoking: asyncio.Future[None] | None = None
         self._copies = NodeCopies(copy_part)
@@ -276,6 +278,12 @@ class Broker:
             assert self._driver is not None and self._admin is not None
             self._bridges = BridgeSet(self._driver, self._serving_nodes, self._admin.links.paused())
         self._bridges.use(config)
+        followed = next((each for each in config.bridges if each.follow.database), None)
+        if followed is not None and self._follower is None and self._cluster is None:
+            from starlingmq.migrate.follower import OldBrokerFollower
+
+            assert self._driver is not None
+            self._follower = OldBrokerFollower(self._driver, self._bridges, followed)
 
     def _serving_nodes(self) -> tuple[int, list[int]]:
         """The own number and those of all nodes that serve clients; without a cluster (0, [0])."""
@@ -520,6 +528,8 @@ class Broker:
         self._copies.stopping()
         if self._cluster is not None:
             self._cluster.stopping()
+        if self._follower is not None:
+            await self._follower.stop()
         if self._bridges is not None:
             await self._bridges.stop()
         await self._listener_set.close()
