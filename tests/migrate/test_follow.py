@@ -191,6 +191,7 @@ async def test_readers_move_one_by_one_under_load(serve: Serve, tmp_path: Path, 
         assert not [each for each in near.broker.state.ctx.sessions if each.startswith((GATHERING, "$seen/"))]
 
 
+@pytest.mark.long(kept="tests/migrate/test_follow.py::test_readers_move_one_by_one_under_load")
 async def test_the_command_waits_until_the_last_client_has_moved(tmp_path: Path) -> None:
     """The session of a client that is away moves at the end, and a half-finished handshake with its session."""
     async with old_broker(tmp_path) as old:
