@@ -43,6 +43,7 @@ class Carrier:
         self.problems: list[str] = []  # the last ones
         self.far_lost = False  # and the relay has not run since
         self.unlucky = False  # the relay could not know it, because a CONNECT that began a new session had no answer
+        self.cut_short = False  # PUBRELs for a lost far session may go to its successor, which does not know them
         self.sent: dict[bytes, int] = {}
         self.unmarked: list[str] = []
 
@@ -102,6 +103,8 @@ class Carrier:
             if relay.far_present and self.far_lost:
                 self.unlucky = True
             self.far_lost = False
+            if not relay.far_present and self._look().released:
+                self.cut_short = True  # if the near broker does not get the answers of this attempt
         self._note_sent(relay)
         far.up += relay.take(relay.far, now)
         if self.near is not None:
@@ -114,7 +117,7 @@ class Carrier:
     def _note_sent(self, relay: BridgeRelay) -> None:
         version = relay.far.version
         # The PUBREL of a message that was not carried gets to the far broker if the connection ended before it.
-        all_known = not self.unlucky and relay.counts.kept_out == 0
+        all_known = not (self.unlucky or self.cut_short) and relay.counts.kept_out == 0
         for frame in relay.near.out:
             if all_known and frame[:2] == b"\x70\x03" and frame[4] == Reason.PACKET_IDENTIFIER_NOT_FOUND:
                 self.unmarked.append("the far broker got PUBREL for a handshake that it does not know")
