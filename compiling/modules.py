@@ -121,6 +121,7 @@ MODULES: Final = {
     "net/peers/peer_socket.py": "reads and writes the sockets of other nodes",
     "net/peers/peer_stream.py": FOR_EACH_MESSAGE,
     "net/peers/peer_wire.py": FOR_EACH_MESSAGE,
+    "net/compressed_connection.py": "inherits from a compiled class",
     "net/driver.py": "is the turn of the event loop",
     "net/hook_calls.py": "runs for each message that a hook is asked about",
     "net/message_loading.py": "runs for each batch of stored messages that is sent",

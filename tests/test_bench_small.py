@@ -20,6 +20,9 @@ ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG"
 
 
+NO_LINE = 3
+
+
 def measured(seconds: float, module: str, *arguments: str) -> None:
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
@@ -211,6 +214,23 @@ def test_many_groups_are_measured(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
 def test_bridges_are_measured() -> None:
     measured(80, "bench.bridges", "--rounds", "1", "--seconds", "0.2", "--waiting", "500")
+
+
+@pytest.mark.slow
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
+@pytest.mark.timeout(150)
+def test_a_line_that_flaps_loses_nothing_and_causes_no_storm() -> None:
+    """Cut for half of every five seconds: QoS 2 comes once, and connections are not opened again and again."""
+    command = [sys.executable, "-m", "bench.links", "--flap", "--compressed", "--qos", "2", "--seconds", "15"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=140, check=False)
+    if done.returncode == NO_LINE:
+        pytest.skip(done.stderr)  # no namespaces, or no TUN, for this user
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert found["sent"] > 10_000
+    assert (found["missing"], found["twice"]) == (0, 0)
+    assert found["connections"] <= 5
+    assert found["line_bytes_per_message"] < 100  # of 100: nothing is sent twice that often
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parents[2]
-IMAGE: Final = ("auth", "cluster", "http", "nkeys", "otel")
+IMAGE: Final = ("auth", "cluster", "http", "nkeys", "otel", "zstd")
 LOCKS: Final = ("dev", "spark", "build", "run", "uv")
 PYTHONS: Final = ("3.11.7", "3.12.1", "3.13.0")
 HASH: Final = re.compile(r"--hash=sha256:[0-9a-f]{64}")

@@ -22,6 +22,7 @@ from starlingmq.bridges.bridge_sessions import far_options, near_options, near_s
 from starlingmq.bridges.far_line import FarLine, Gathering, gathering_of, in_rounds
 from starlingmq.bridges.link_view import LinkState, LinkView
 from starlingmq.bridges.topic_maps import TopicMap
+from starlingmq.client.compression import Compression
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Endpoint, Tls, parse_url
 from starlingmq.client.errors import ConnectFailed
@@ -414,7 +415,8 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
     def link_lost(self, link: Link | FarLine, error: Exception | None) -> None:
         """Of ``client.link.Owner``."""
         if link is self._link:
-            self._end(f"the other broker closed the connection{f': {error}' if error else ''}")
+            why = error or link.problem
+            self._end(f"the other broker closed the connection{f': {why}' if why else ''}")
 
     def near_received(self, handle: NearHandle, data: bytes) -> None:
         relay = self._relay
@@ -519,6 +521,9 @@ class MqttBridge(RelayBridge[BridgeRelay]):
     def __init__(
         self, config: BridgeConfig, driver: Driver, site: str, elected: Callable[[], bool], counts: BridgeCounts
     ) -> None:
+        self.compression: Compression | None = None  # of connections that are to be compressed
+        if isinstance(config, LinkConfig) and config.compression == "zstd":
+            self.compression = Compression()
         self._says_bridge = True  # the far broker has not refused mosquitto's bit for bridges
         self._unanswered = 0  # CONNECTs in a row
         self._clean = False
@@ -544,7 +549,7 @@ class MqttBridge(RelayBridge[BridgeRelay]):
             )
             self._over = asyncio.get_running_loop().create_future()
             async with asyncio.timeout(DIAL_SECONDS):
-                opened = await open_link(endpoint, tls, self)
+                opened = await open_link(endpoint, tls, self, self._compresses())
             opened.for_long_lines()
             opened.set_priority(config.priority)
             link = self._link = in_rounds(opened, endpoint, self)
@@ -566,8 +571,21 @@ class MqttBridge(RelayBridge[BridgeRelay]):
             late = f"{endpoint_text(server)} did not answer within {DIAL_SECONDS:g} s"
             self._note_problem(late if isinstance(error, TimeoutError) else reason_of(error))
         finally:
+            if self.compression is not None and self._link is not None and not self._link.heard:
+                self.compression.failed()
             self._close()
         return ran
+
+    def _compresses(self) -> bool:
+        if self.compression is None or not self.compression.wanted(self._driver.clock()):
+            return False
+        try:
+            import starlingmq.net.zstd_stream  # noqa: F401
+        except ImportError:
+            self.compression = None
+            log.info("%s: not compressed: install the extra [zstd]", self.label)
+            return False
+        return True
 
     async def _until_idle(self, relay: BridgeRelay, over: asyncio.Future[None]) -> None:
         seen = -1
@@ -668,6 +686,8 @@ class MqttBridge(RelayBridge[BridgeRelay]):
 
     def _runs(self, relay: BridgeRelay) -> None:
         super()._runs(relay)
+        if self.compression is not None and self.compression.answered(self._connected_at):
+            log.warning("%s: %s does not take zstd: not compressed", self.label, self._server)
         if self.config.notifications != "off":
             relay.near.out.append(state_frame(self.config.name, V5))
         if self.config.notifications == "both":

@@ -82,6 +82,8 @@ class FarLine(SocketUser):
     def __init__(self, owner: Owner, sockets: ClientSockets, sock: socket.socket) -> None:
         self.on_writable: Callable[[], None] | None = None
         self.writable = True
+        self.heard = False  # the other side has answered
+        self.problem = ""
         self._owner = owner
         self._socket = PeerSocket(sockets, self, sock, ROOM)
 
@@ -110,6 +112,7 @@ class FarLine(SocketUser):
         pass
 
     def data_received(self, data: bytes) -> None:
+        self.heard = True
         self._owner.link_received(data)
 
     def pause_writing(self) -> None:
@@ -126,11 +129,11 @@ class FarLine(SocketUser):
 
 
 def in_rounds(link: Link, endpoint: Endpoint, owner: Owner) -> Link | FarLine:
-    """The connection of ``link``, served in the rounds of the event loop if that has any; the same ``link`` with TLS or
-    a WebSocket. Nothing was read or written yet."""
+    """The connection of ``link``, served in the rounds of the event loop if that has any; the same ``link`` with TLS,
+    a WebSocket or zstd. Nothing was read or written yet."""
     sockets = client_sockets(asyncio.get_running_loop())
     sock = link.socket()
-    if sockets is None or sock is None or endpoint.secure or endpoint.web:
+    if sockets is None or sock is None or endpoint.secure or endpoint.web or link.compressed:
         return link
     taken = sock.dup()
     link.abort()  # closes its own descriptor only
@@ -138,6 +141,8 @@ def in_rounds(link: Link, endpoint: Endpoint, owner: Owner) -> Link | FarLine:
 
 
 def gathering_of(link: Link | FarLine) -> Gathering | None:
-    """None where the system has no such bound: at Unix sockets."""
+    """None where the system has no such bound, at Unix sockets, or its bytes are not those of acknowledgements."""
+    if isinstance(link, Link) and link.compressed:
+        return None
     sock = link.socket()
     return None if sock is None or sock.family == socket.AF_UNIX else Gathering(sock)

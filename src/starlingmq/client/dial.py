@@ -21,8 +21,14 @@ REMEDIES: Final = {
 }
 
 
-async def open_link(endpoint: Endpoint, tls: Tls, owner: Owner) -> Link:
-    """Return a link that is ready. Raises ConnectFailed with a sentence; on errors nothing stays open."""
+async def open_link(endpoint: Endpoint, tls: Tls, owner: Owner, compress: bool = False) -> Link:
+    """Return a link that is ready, with ``compress`` one of zstd both ways (``starlingmq.client.compression``). Raises
+    ConnectFailed with a sentence; on errors nothing stays open."""
+    if compress:
+        try:
+            import starlingmq.net.zstd_stream  # noqa: F401
+        except ImportError:
+            raise ConnectFailed("compression needs zstd: install the extra [zstd]") from None
     context: ssl.SSLContext | None = None
     if endpoint.secure:
         try:
@@ -30,7 +36,7 @@ async def open_link(endpoint: Endpoint, tls: Tls, owner: Owner) -> Link:
         except (OSError, ssl.SSLError) as error:
             raise ConnectFailed(f"cannot use the TLS files: {error}") from error
     try:
-        return await _open(endpoint, context, owner)
+        return await _open(endpoint, context, owner, compress)
     except OSError as error:
         raise ConnectFailed(_sentence(endpoint, error)) from error
 
@@ -47,15 +53,19 @@ async def secure_link(link: Link, endpoint: Endpoint, tls: Tls) -> None:
         raise ConnectFailed(_sentence(endpoint, error)) from error
 
 
-async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner) -> Link:
+async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner, compress: bool) -> Link:
     loop = asyncio.get_running_loop()
 
     def make() -> Link:
         if endpoint.web:
             from starlingmq.client.weblink import WebLink  # its imports take longer than the rest of a short command
 
-            return WebLink(owner, endpoint)
-        return Link(owner)
+            made: Link = WebLink(owner, endpoint)
+        else:
+            made = Link(owner)
+        if compress:
+            made.compress()
+        return made
 
     link: Link
     if endpoint.scheme == "unix":

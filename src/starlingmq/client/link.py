@@ -7,7 +7,10 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from starlingmq.net.zstd_stream import Compressor, ZstdReader  # loaded with the first compressed link
 
 
 class Owner(Protocol):
@@ -29,6 +32,10 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Future[None] | None = None
         self.on_writable: Callable[[], None] | None = None  # called when the system accepts more again
+        self.heard = False  # the other side has answered; if the link is compressed, in zstd
+        self.problem = ""  # why this side has ended a compressed link
+        self._compressor: Compressor | None = None
+        self._reader: ZstdReader | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
@@ -38,7 +45,34 @@ class Link(asyncio.Protocol):
         self.ready.set_result(None)
 
     def data_received(self, data: bytes) -> None:
+        self._received(data)
+
+    def _received(self, data: bytes) -> None:
+        """Bytes of MQTT, or of the zstd stream that contains them."""
+        if self._reader is None:
+            self._heard(data)
+        else:
+            self._reader.feed(data)
+
+    def _heard(self, data: bytes) -> None:
+        self.heard = True
         self.owner.link_received(data)
+
+    def compress(self) -> None:
+        """Send and expect zstd, from the first byte on: call it before the connection is made. Raises ImportError."""
+        from starlingmq.net.zstd_stream import Compressor, ZstdReader
+
+        self._compressor = Compressor()
+        loop = asyncio.get_running_loop()
+        self._reader = ZstdReader(self._heard, self._broken, self._set_reading, loop.call_soon)
+
+    @property
+    def compressed(self) -> bool:
+        return self._reader is not None
+
+    def _broken(self, why: str) -> None:
+        self.problem = why
+        self.abort()
 
     async def secure(self, context: ssl.SSLContext, host: str) -> None:
         """Go on with TLS, after a server has said so in plain text. Raises OSError."""
@@ -52,6 +86,8 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.resume_writing()
+        if self._reader is not None:
+            self._reader.stop()
         if not self.ready.done():
             self.ready.set_exception(error or ConnectionResetError("the connection was closed immediately"))
             self.ready.exception()  # marks it as retrieved: a caller need not await it
@@ -60,12 +96,11 @@ class Link(asyncio.Protocol):
             self.owner.link_lost(self, error)
 
     def for_long_lines(self) -> None:
-        """Let TCP send by its measured rate (BBR) and not slow down at each lost packet, where the system allows it:
-        with 1 % of loss over 100 ms others send less than a tenth."""
-        sock = self.socket()
-        if sock is not None and sock.family != socket.AF_UNIX:
-            with suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+        """Prepare TCP for a line with loss and a long way."""
+        from starlingmq.net.long_lines import for_long_line
+
+        if self._transport is not None:
+            for_long_line(self._transport)
 
     def socket(self) -> Any:
         return None if self._transport is None else self._transport.get_extra_info("socket")
@@ -101,10 +136,19 @@ class Link(asyncio.Protocol):
             await asyncio.shield(self._writable)
 
     def write(self, data: bytes) -> None:
+        self._send(data if self._compressor is None else self._compressor.feed(data))
+
+    def _send(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def set_reading(self, reading: bool) -> None:
+        if self._reader is None:
+            self._set_reading(reading)
+        else:
+            self._reader.hold(not reading)
+
+    def _set_reading(self, reading: bool) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         if reading:

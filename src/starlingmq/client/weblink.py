@@ -35,7 +35,7 @@ class WebLink(Link):
     def _opened(self) -> None:
         host = self._endpoint.host if ":" not in self._endpoint.host else f"[{self._endpoint.host}]"
         request = Request(host=f"{host}:{self._endpoint.port}", target=self._endpoint.path, subprotocols=["mqtt"])
-        super().write(self._web.send(request))
+        super()._send(self._web.send(request))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -47,7 +47,7 @@ class WebLink(Link):
 
     def _on_event(self, event: object) -> None:
         if isinstance(event, BytesMessage):
-            self.owner.link_received(bytes(event.data))
+            self._received(bytes(event.data))
         elif isinstance(event, AcceptConnection):
             if event.subprotocol != "mqtt":
                 self._refuse("the WebSocket server does not support the subprotocol mqtt")
@@ -56,9 +56,9 @@ class WebLink(Link):
         elif isinstance(event, RejectConnection):
             self._refuse(f"the server answered HTTP {event.status_code} at {self._endpoint.path}")
         elif isinstance(event, Ping):
-            super().write(self._web.send(event.response()))
+            super()._send(self._web.send(event.response()))
         elif isinstance(event, CloseConnection):
-            super().write(self._web.send(event.response()))
+            super()._send(self._web.send(event.response()))
             super().close()
         elif isinstance(event, TextMessage):
             self._refuse("the server sent a text frame; MQTT needs binary frames")  # [MQTT-6.0.0-1]
@@ -71,11 +71,11 @@ class WebLink(Link):
             self.ready.exception()
         self.abort()
 
-    def write(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         if not self.closed.done():
-            super().write(self._web.send(BytesMessage(data=data)))
+            super()._send(self._web.send(BytesMessage(data=data)))
 
     def close(self) -> None:
         with contextlib.suppress(LocalProtocolError):  # closing already
-            super().write(self._web.send(CloseConnection(code=1000)))
+            super()._send(self._web.send(CloseConnection(code=1000)))
         super().close()

@@ -23,6 +23,10 @@ class LinkConfig(BridgeConfig, frozen=True):
             "subscribers for. fixed: all."
         ),
     ] = "learned"
+    compression: Annotated[
+        Literal["zstd", "none"],
+        Meta(description="zstd: the connection is compressed, if both sides have the extra [zstd]."),
+    ] = "zstd"
     lanes: Annotated[
         int,
         Meta(

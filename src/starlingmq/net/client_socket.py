@@ -93,6 +93,10 @@ class ClientSocket(PolledSocket):
             raise
         self.made = True
 
+    def pass_to(self, owner: ClientOwner) -> None:
+        """From now on, bytes and events go there."""
+        self._owner = owner
+
     # Calls of the driver
 
     def write(self, data: bytes) -> None:

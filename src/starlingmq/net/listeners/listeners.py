@@ -7,12 +7,12 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from starlingmq.config.cluster_section import split_address
 from starlingmq.config.networks import is_local, is_loopback, is_wildcard
 from starlingmq.net.broker_loop import client_sockets
-from starlingmq.net.client_owner import ClientOwner, OtherOwner
+from starlingmq.net.client_owner import ClientOwner, FirstBytes, OtherOwner
 from starlingmq.net.client_socket import ClientSocket
 from starlingmq.net.listeners.accepting import Acceptor, Adopt, Arriving
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
@@ -145,11 +145,24 @@ async def open_listener(
         raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
     gate = _gate(spec, str(_bound(spec, sockets)), write_buffer, admission)
     listener = Listener(spec, gate, tls, file)
+    if gate.subprotocol:  # MQTT
+        driver = FirstBytes(driver, _compressor(gate))
     first = None if tls is None or spec.scheme == "tls" else tls.context  # NATS sends INFO before TLS
     make = _maker(listener, driver, handshake_timeout)
     adopt = _adopter(loop, gate, driver) if spec.scheme in DIRECT else None
     listener.accept(Acceptor(sockets, gate, make, first, handshake_timeout, adopt))
     return listener
+
+
+def _compressor(gate: ListenerGate) -> Callable[[ClientOwner, Any], ClientOwner]:
+    """The maker of the shells of compressed connections."""
+
+    def compressed(owner: ClientOwner, client: Any) -> ClientOwner:
+        from starlingmq.net.compressed_connection import CompressedConnection  # with the library
+
+        return CompressedConnection(owner, client, gate.refuse)
+
+    return compressed
 
 
 def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: ConnectionCounts | None) -> ListenerGate:

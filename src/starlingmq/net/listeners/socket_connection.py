@@ -72,6 +72,10 @@ class SocketConnection(asyncio.Protocol):
         if self.gate.identity:
             self.driver.identified(self.client)
 
+    def pass_to(self, owner: Any) -> None:
+        """From now on, bytes and events go there."""
+        self.driver = owner
+
     def data_received(self, data: bytes) -> None:
         self.driver.received(self.client, data)
 

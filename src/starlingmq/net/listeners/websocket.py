@@ -135,6 +135,10 @@ class WebSocketConnection(asyncio.Protocol):
         self._answer_ping()
         self.driver.drained(self.client)
 
+    def pass_to(self, owner: Any) -> None:
+        """From now on, bytes and events go there."""
+        self.driver = owner
+
     # Calls of the driver.
 
     def write(self, data: bytes) -> None:
