@@ -172,7 +172,7 @@ async def test_readers_move_one_by_one_under_load(serve: Serve, tmp_path: Path, 
             await traffic.read(f"reader-{number}", qos)
         traffic.publish("at-old", old.url)
         traffic.publish("at-new", near.url)
-        await traffic.leave("reader-0")  # what is published meanwhile waits for it at the old broker
+        await traffic.leave("reader-0")  # messages that are published meanwhile wait for it at the old broker
         for number in range(READERS):
             name = f"reader-{number}"
             before = len(traffic.sent)

@@ -191,7 +191,7 @@ def _wait(out: Path) -> int:
 
 
 def _progress(link: dict[str, Any] | None) -> tuple[str, bool]:
-    """What to print, and whether it is over."""
+    """The line to print, and whether it is over."""
     if link is None:
         return f"the settings of the new broker have no bridge {NAME!r} any more", True
     moved = f"{link['moved']} sessions have moved"

@@ -26,7 +26,7 @@ ANYWHERE: Final = ("", "loopback", "0.0.0.0", "::")  # noqa: S104  # nosec B104
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """What the command line says of the old broker. ``listen``: URLs in place of its own addresses."""
+    """The old broker, as the command line names it. ``listen``: URLs in place of its own addresses."""
 
     kind: str
     url: str = ""

@@ -185,7 +185,7 @@ class OldBrokerFollower:
                 raise OldBrokerError(
                     f"{self.config.follow.database} does not have it yet: kill -USR1 mosquitto's process"
                 )
-            if known is not None:  # what the connection of this move has changed there
+            if known is not None:  # the connection of this move has changed them there
                 found.owner, found.expiry, found.expires_at = known.owner, known.expiry, known.expires_at
             if not self._written.fresh:
                 found.held = {}  # an old file may name handshakes that are complete
