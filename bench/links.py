@@ -1,4 +1,4 @@
-"""Messages per second of a bridge over a line of 100 ms round trip and 1 % loss, with ``python -m bench.links``.
+"""Messages per second of a link over a line of 100 ms round trip and 1 % loss, with ``python -m bench.links``.
 
 Two StarlingMQs in two network namespaces, with ``bench.line`` between them. A publisher and a subscriber are connected
 to them by Unix sockets. The messages are JSON texts of 100 bytes, all different, below 100 topics. ``--flap`` cuts the
@@ -36,17 +36,6 @@ IDS = 60_000  # packet ids of the publisher; as many different messages
 BATCH = 500
 SILENCE_S = 60.0
 FLAP_S = 5.0
-COMPRESSED = (
-    "from starlingmq.bridges import bridge\n"
-    "from starlingmq.client.compression import Compression\n"
-    "begin = bridge.MqttBridge.__init__\n"
-    "def compressed(self, *args):\n"
-    "    begin(self, *args)\n"
-    "    self.compression = Compression()\n"
-    "bridge.MqttBridge.__init__ = compressed\n"
-    "from starlingmq.cli.main import main\n"
-    "main()\n"
-)
 
 
 def frames_of(qos: int) -> tuple[bytes, int]:
@@ -85,11 +74,10 @@ def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
         running.communicate()
 
 
-def broker(folder: Path, name: str, compress: bool, tree: dict[str, Any]) -> list[str]:
+def broker(folder: Path, name: str, tree: dict[str, Any]) -> list[str]:
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump({"node": {"name": name}, **tree}))
-    program = ["-c", COMPRESSED] if compress else ["-m", "starlingmq"]
-    return ["ip", "netns", "exec", namespace(name), sys.executable, *program, "serve", "-c", str(path)]
+    return ["ip", "netns", "exec", namespace(name), sys.executable, "-m", "starlingmq", "serve", "-c", str(path)]
 
 
 def namespace(name: str) -> str:
@@ -235,11 +223,12 @@ class Bench:
         self.line = stack.enter_context(process(line_command(given), folder / "line.log"))
         listeners = {"listeners": ["mqtt://10.77.0.2:1883", f"unix://{far}"], "auth": {"allow_anonymous": True}}
         topics = [{"filter": "b/#", "qos": qos}]
-        bridges = [{"name": "b", "servers": ["mqtt://10.77.0.2:1883"], "topics": topics, "keep_alive": 10}]
-        command = broker(folder, "far", False, listeners)
+        link = {"name": "b", "servers": ["mqtt://10.77.0.2:1883"], "topics": topics, "keep_alive": 10}
+        link["compression"] = "zstd" if compress else "none"
+        command = broker(folder, "far", listeners)
         self.far = stack.enter_context(process(command, folder / "far.log"))
-        tree = {"listeners": [f"unix://{near}"], "bridges": bridges}
-        self.near = stack.enter_context(process(broker(folder, "near", compress, tree), folder / "near.log"))
+        tree = {"listeners": [f"unix://{near}"], "links": [link]}
+        self.near = stack.enter_context(process(broker(folder, "near", tree), folder / "near.log"))
         self.traffic = Traffic(near, far, qos, given.window)
         stack.callback(self.traffic.close)
 
