@@ -234,6 +234,6 @@ async def test_between_starlingmq_and_mosquitto(tmp_path: Path, rounds: int, ver
         starlingmq(tmp_path / "near", settings(line.url, version)) as near,
     ):
         journal = await run_rounds(near, far, line, drawn(names, rounds, rounds), rounds)
-    if version == "5.0":  # at 3.1.1 some came twice in two of four runs (docs/KNOWN-ISSUES.md)
-        assert not journal.twice(), f"seed {rounds}"
+    # mosquitto 2.0.11, stopped between PUBREC and PUBCOMP, repeats PUBLISH afterwards, not PUBREL: those come twice
+    assert not [each for each in journal.twice() if each.startswith("out/")], f"seed {rounds}"
     assert "Traceback" not in near.log.read_text()
