@@ -19,7 +19,7 @@ from starlingmq.core.observe.audit import Audit
 from starlingmq.core.observe.counters import Counters
 from starlingmq.core.session.connection import CLOSED, TURN_OVER
 from starlingmq.core.session.queue import MessageQueue
-from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session, Subscription
 from starlingmq.core.session.session_user import BY_USER
 from starlingmq.core.turn.base_context import BaseContext
 from starlingmq.core.turn.job import Job
@@ -352,6 +352,14 @@ class Context(BaseContext):
         if not client.dirty:
             client.dirty = True
             self.ready.dirty.append(client)
+
+    def hold_frames(self, subscriptions: list[Subscription]) -> None:
+        """The frames that these have got in this turn are sent when its writes are stored. NATS, which promises less,
+        does not wait."""
+        for subscription in subscriptions:
+            client = subscription.session.client
+            if client is not None and client.protocol_handler is None and client.frames and client.stored_from < 0:
+                client.stored_from = 0
 
     def send_stored(self, client: Client, frame: bytes) -> None:
         """Add a frame to the lane that is sent only after the writes of this turn are stored."""

@@ -69,7 +69,7 @@ class Delivery:
         audit = ctx.audit
         if audit is not None and (route.reserved or not audit.accepted(message, publisher)):
             audit = None
-        acknowledged, releasing = message.qos != 0, ctx.releasing
+        acknowledged = message.qos != 0
         alone = len(route.subscriptions) == 1
         for subscription in route.subscriptions:
             session = subscription.session
@@ -109,8 +109,10 @@ class Delivery:
             if not client.dirty:
                 client.dirty = True
                 ctx.ready.dirty.append(client)
-            if (client.waiting != 0 or releasing) and client.stored_from < 0:
+            if client.waiting != 0 and client.stored_from < 0:
                 client.stored_from = 0
+        if ctx.releasing:
+            ctx.hold_frames(route.subscriptions)
         found = len(route.subscriptions)
         if publisher is None or publisher.node == 0:  # the node of a group has stored it already
             ctx.work -= GROUP_WORK * len(route.groups)
@@ -740,7 +742,7 @@ class Delivery:
             ctx.ready.deliver(WINDOW_PUT, session, outgoing)
             if client.stored_from < 0:
                 client.stored_from = len(client.frames)
-        elif (client.waiting != 0 or ctx.releasing) and client.stored_from < 0:
+        elif client.waiting != 0 and client.stored_from < 0:
             client.stored_from = 0
         self._put_shared(client, message, qos, packet_id, alone)
         if ctx.audit is not None and len(message.id) != 0:
@@ -820,7 +822,7 @@ class Delivery:
                 return False
             client.frames.append(frame)
             client.size += len(frame)
-        if (client.waiting != 0 or ctx.releasing) and client.stored_from < 0:
+        if client.waiting != 0 and client.stored_from < 0:
             client.stored_from = 0
         if not client.dirty:
             client.dirty = True
@@ -840,7 +842,7 @@ class Delivery:
         ctx = self.ctx
         frame = encode_forward(outgoing.message, outgoing.ids, packet_id != 0, ctx.now)
         # QoS 2, too, only when its cause is stored; otherwise a restart would route it again, with another sequence.
-        if client.stored_from < 0 and (client.waiting != 0 or (ctx.recording and (outgoing.qos == 2 or ctx.releasing))):
+        if client.stored_from < 0 and (client.waiting != 0 or (outgoing.qos == 2 and ctx.recording)):
             client.stored_from = len(client.frames)
         client.frames.append(frame)
         client.size += len(frame)
