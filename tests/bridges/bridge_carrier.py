@@ -44,6 +44,7 @@ class Carrier:
         self.far_lost = False  # and the relay has not run since
         self.unlucky = False  # the relay could not know it, because a CONNECT that began a new session had no answer
         self.cut_short = False  # PUBRELs for a lost far session may go to its successor, which does not know them
+        self.answered: set[int] = set()  # ids of PUBRELs for a lost far session, which this attempt answers
         self.sent: dict[bytes, int] = {}
         self.unmarked: list[str] = []
 
@@ -103,8 +104,7 @@ class Carrier:
             if relay.far_present and self.far_lost:
                 self.unlucky = True
             self.far_lost = False
-            if not relay.far_present and self._look().released:
-                self.cut_short = True  # if the near broker does not get the answers of this attempt
+            self.answered = set() if relay.far_present else self._look().released
         self._note_sent(relay)
         far.up += relay.take(relay.far, now)
         if self.near is not None:
@@ -189,6 +189,7 @@ class Carrier:
         self.relay = self.near = self.far = None
         self.running = False
         if relay is not None:
+            self.cut_short = self.cut_short or not self.answered.isdisjoint(self._look().released)
             self.clean, self.unsure = relay.begin_clean, relay.unsure
             self.problems = [*self.problems[-5:], relay.problem]
             self.note(self.config.name, "ends:", relay.problem, "in phase", relay.phase, "clean next" * self.clean)

@@ -478,8 +478,9 @@ class Publishing:
         ctx = self.ctx
         inbound = self.inbound(session)
         limit = ctx.max_awaiting_rel
-        if limit != 0 and inbound.held >= limit:
-            if client.version == 5 and client.listener != BRIDGE_LISTENER:  # the sender does not know this limit
+        # The broker behind a bridge does not know this limit, nor perhaps what is held of an earlier session of its own.
+        if limit != 0 and inbound.held >= limit and client.listener != BRIDGE_LISTENER:
+            if client.version == 5:
                 raise ProtocolError("more QoS 2 messages than Receive Maximum", Reason.RECEIVE_MAXIMUM_EXCEEDED)
             self._park(session, packet_id, message)
             return
@@ -506,7 +507,7 @@ class Publishing:
         self._acknowledge(client, 0x50, packet_id, 0)
 
     def _park(self, session: Session, packet_id: int, message: Message) -> None:
-        """A client has exceeded ``max_awaiting_rel``, which it cannot know: one of 3.x, or the broker behind a bridge.
+        """A client of 3.x has exceeded ``max_awaiting_rel``, which it cannot know.
         Its PUBREC waits for a free place, and so, before long, does the client. The client must be read all the same:
 
         1. With a limit of 2 it sends PUBLISH 1 to 5 in one go; 1 and 2 get PUBREC.
