@@ -12,6 +12,7 @@ from tests.bridges.real import HAS_MOSQUITTO, LOOK, PATIENCE, Line, Near, Serve,
 from tests.client.brokers import Broker as Mosquitto
 from tests.patience import within
 
+from starlingmq.bridges.bridge_set import carrier
 from starlingmq.client import Client
 from starlingmq.client.options import QOS
 from starlingmq.config.section_types import ConfigError
@@ -215,3 +216,10 @@ def test_settings_that_no_link_has_are_refused(more: dict[str, Any], problem: st
 def test_names_of_links_bridges_and_lanes_differ() -> None:
     with pytest.raises(ConfigError, match=r"links\[0\]\.name: b\.2 is the name of another link or bridge"):
         from_tree({"links": [link("mqtt://h", lanes=2)], "bridges": [link("mqtt://h") | {"name": "b.2"}]})
+
+
+def test_each_lane_has_a_node_of_its_own_where_there_are_so_many() -> None:
+    for nodes in ([7], [1, 2, 3], [4, 9, 2, 8, 5]):
+        carriers = [carrier("paris", nodes, lane) for lane in range(1, 4)]
+        assert len(set(carriers)) == min(3, len(nodes)) and set(carriers) <= set(nodes)
+    assert carrier("paris", [], 2) == 0

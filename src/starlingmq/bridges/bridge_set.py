@@ -1,8 +1,9 @@
 """The bridges of a node, as the settings name them.
 
 In a cluster each node knows all bridges, and one carries each: of the nodes that serve clients, the one whose number
-gives the largest digest with the name of the bridge. While nodes disagree for a moment, the later one takes the session
-over, as the takeover of any session; so at no time two of them carry a message.
+gives the largest digest with the name of the bridge; the lanes of a link, the nodes in this order. While nodes disagree
+for a moment, the later one takes the session over, as the takeover of any session; so at no time two of them carry a
+message.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge, MqttBridge
 from starlingmq.bridges.bridge_relay import BridgeCounts
 from starlingmq.bridges.link_view import LinkView
 from starlingmq.config.bridges_section import BridgeConfig, speaks_kafka, speaks_nats
-from starlingmq.config.links_section import carried
+from starlingmq.config.links_section import LinkLane, carried
 from starlingmq.config.settings import Config
 from starlingmq.core.messages.link_marks import is_link, name_of
 from starlingmq.core.publish.bridges import bounds_of, session_of, site_of
@@ -26,13 +27,14 @@ from starlingmq.wire.digests import blake2b
 log = logging.getLogger("starlingmq")
 
 
-def carrier(bridge: str, nodes: Iterable[int]) -> int:
-    """The number of the node that carries this bridge; 0 if there is none."""
+def carrier(bridge: str, nodes: Iterable[int], lane: int = 1) -> int:
+    """The number of the node that carries this bridge, or this lane of a link; 0 if there is none."""
 
     def weight(node: int) -> bytes:
         return blake2b(f"{node} {bridge}".encode(), digest_size=8).digest()
 
-    return max(nodes, key=weight, default=0)
+    ranked = sorted(nodes, key=weight, reverse=True)
+    return ranked[(lane - 1) % len(ranked)] if ranked else 0
 
 
 def _kind(config: BridgeConfig) -> type[Bridge]:
@@ -75,16 +77,22 @@ class BridgeSet:
         for name, settings in wanted.items():
             if name not in self._bridges:
                 counts = self._counts.setdefault(name, BridgeCounts())
-                bridge = self._bridges[name] = _kind(settings)(settings, self._driver, site, self._elects(name), counts)
+                bridge = self._bridges[name] = _kind(settings)(
+                    settings, self._driver, site, self._elects(settings), counts
+                )
                 if name in self.paused:
                     bridge.pause(True)
         self._forget(wanted.values())
         self._look()
 
-    def _elects(self, name: str) -> Callable[[], bool]:
+    def _elects(self, bridge: BridgeConfig) -> Callable[[], bool]:
+        name, lane = bridge.name, 1
+        if isinstance(bridge, LinkLane) and bridge.lanes > 1:
+            name, lane = name.removesuffix(f".{bridge.number}"), bridge.number
+
         def elected() -> bool:
             own, serving = self._nodes()
-            return carrier(name, serving) == own
+            return carrier(name, serving, lane) == own
 
         return elected
 

@@ -478,7 +478,7 @@ class Publishing:
         ctx = self.ctx
         inbound = self.inbound(session)
         limit = ctx.max_awaiting_rel
-        # The broker behind a bridge does not know this limit, nor perhaps what is held of an earlier session of its own.
+        # The broker behind a bridge does not know this limit, nor perhaps messages held of a session that it has lost.
         if limit != 0 and inbound.held >= limit and client.listener != BRIDGE_LISTENER:
             if client.version == 5:
                 raise ProtocolError("more QoS 2 messages than Receive Maximum", Reason.RECEIVE_MAXIMUM_EXCEEDED)
