@@ -12,8 +12,9 @@ from tests.planting import FAILURES, Plant, around
 from tests.storage.test_producers import Torn, TornWorld, came, reader
 
 import starlingmq.bridges.kafka_state as kafka_state
-from starlingmq.bridges.kafka_state import NONE, InFlow, OutFlow, Partition, Sent, first_offset
+from starlingmq.bridges.kafka_state import NONE, OUT_COST, InFlow, OutFlow, Partition, Sent, first_offset
 from starlingmq.core.publish.producers import LOG, Producers
+from starlingmq.core.retained.stamps import stamped
 from starlingmq.core.session.production import AGAIN, NEW, LogProduction
 from starlingmq.wire.frames import publish_frame
 from starlingmq.wire.mqtt import Ack
@@ -125,7 +126,7 @@ class OutWorld:
 
     def begin(self) -> None:
         """A new attempt: the session sends its window again, in order."""
-        self.flow = OutFlow(wait=500)
+        self.flow = OutFlow(wait=500 + 5 * OUT_COST)
         self.owed: list[int] = []
         self.flying: list[tuple[int, Sent]] = []
         for number in self.window:
@@ -175,6 +176,16 @@ class OutWorld:
 def test_nothing_is_lost(world: Callable[[int], Any]) -> None:
     for seed in range(SEEDS):
         world(seed).run()
+
+
+def test_messages_without_payload_are_bounded_too() -> None:
+    flow = OutFlow()
+    while not flow.full():
+        flow.take(0, 0, 0)
+        assert len(flow.sent) <= 20_000
+    for sent in list(flow.sent):
+        flow.done(sent)
+    assert flow.size == 0
 
 
 def eager(sound: Callable[..., Sent], *arguments: Any) -> Sent:
@@ -242,18 +253,23 @@ def test_lost_records_are_told() -> None:
     assert start == NONE and "ends at offset 29, before 30" in problem
 
 
-def logged(broker: TornWorld, *topics: bytes, refusing: bool = False) -> tuple[InFlow, list[Ack]]:
-    """A connection that publishes records with these topics at QoS 2 and 1 in turn, and what it is answered."""
+def logged(
+    broker: TornWorld, *topics: bytes, refusing: bool = False, retained: bytes = b""
+) -> tuple[InFlow, list[Ack]]:
+    """A connection that publishes records with these topics at QoS 2 and 1 in turn, and what it is answered.
+    ``retained``: properties of records that are retained messages."""
     client = broker.connect("k", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF})
     production = client.client.production = LogProduction()
-    broker.state.ctx.refusing = refusing
+    ctx = broker.state.ctx
+    ctx.refusing = refusing
+    ctx.stamping, ctx.linked["k"] = True, 1  # as with bridges
     flow = InFlow(100)
     flow.begin(("t", 0), broker.state.publishing.producers.log("k/t/0"), 0)
     for offset, topic in enumerate(topics):
         qos = 2 - offset % 2
         packet_id, place = flow.offer(("t", 0), offset, qos, 1)
         production.coming.append(place)
-        client.send(publish_frame(topic, b"%d" % offset, qos, False, False, packet_id, 5, b""))
+        client.send(publish_frame(topic, b"%d" % offset, qos, retained != b"", False, packet_id, 5, retained))
     return flow, [packet for packet in client.receive() if isinstance(packet, Ack)]
 
 
@@ -271,6 +287,13 @@ def test_records_that_are_refused_for_good_hold_no_others_up() -> None:
     broker.restart()
     assert broker.state.publishing.producers.position("k/t/0") == 4
     assert came(broker) == [b"0", b"3"]
+
+
+def test_a_retained_record_that_has_come_before_holds_no_others_up() -> None:
+    broker = TornWorld()
+    _, answers = logged(broker, b"t/a", b"t/a", b"t/a", b"t/b", retained=stamped(b"", (1, 1, "far")))
+    assert [each.packet_id for each in answers if each.reason < 0x80] == [1, 2, 3, 4]
+    assert broker.state.publishing.producers.position("k/t/0") == 4
 
 
 def test_a_record_that_is_not_taken_now_is_not_passed_by() -> None:

@@ -33,6 +33,7 @@ from starlingmq.wire.frames import ack_frame
 Partition = tuple[str, int]  # topic and number
 
 OUT_BYTES: Final = 16 * 1024**2  # on their way to Kafka before this broker is asked to wait
+OUT_COST: Final = 1024  # bytes of a message there beside its payload and properties; without a bound at QoS 0
 IN_BYTES: Final = 8 * 1024**2  # on their way to this broker before no more is read
 IN_COUNT: Final = 2000
 IDS: Final = 65_535
@@ -56,7 +57,7 @@ class Sent:
 
 class OutFlow:
     sent: deque[Sent]  # in the order in which they came
-    size: int  # of all of them, in bytes
+    size: int  # of all of them with their cost, in bytes
     wait: int  # bytes from which on this broker is to wait
 
     def __init__(self, wait: int = OUT_BYTES) -> None:
@@ -67,7 +68,7 @@ class OutFlow:
     def take(self, packet_id: int, qos: int, size: int) -> Sent:
         sent = Sent(packet_id, qos, size)
         self.sent.append(sent)
-        self.size += size
+        self.size += size + OUT_COST
         return sent
 
     def done(self, sent: Sent) -> list[bytes]:
@@ -76,7 +77,7 @@ class OutFlow:
         acknowledgements: list[bytes] = []
         while self.sent and self.sent[0].done:
             first = self.sent.popleft()
-            self.size -= first.size
+            self.size -= first.size + OUT_COST
             if first.qos != 0:
                 acknowledgements.append(ack_frame(0x40 if first.qos == 1 else 0x50, first.packet_id))
         return acknowledgements

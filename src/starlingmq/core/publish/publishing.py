@@ -253,6 +253,8 @@ class Publishing:
         if message.retain:
             judged = self.retained.judge(message, session)
             if judged is None:
+                if production is not None:
+                    production.pass_by()
                 if message.qos != 0:
                     self._acknowledge(client, 0x40, packet_id, 0)
                 return
