@@ -375,7 +375,8 @@ class KafkaBridge(Bridge):
         topic = source.mqtt_topic(record.key())
         qos, retain, properties = message_parts(headers_of(record), record.key(), source.qos)
         sites = sites_of(properties)
-        size = len(topic) + len(payload) + len(properties) + HEAD
+        marks = marked(properties, self._far_site)
+        size = len(topic) + len(payload) + len(marks) + HEAD
         most = number(self._limits, MAXIMUM_PACKET_SIZE, 0)
         if not self._takes(topic) or self._site in sites or len(sites) >= SITES_MAX or 0 < most < size:
             self.counts.kept_out += 1
@@ -385,7 +386,6 @@ class KafkaBridge(Bridge):
         retain = retain and self.config.retain and number(self._limits, RETAIN_AVAILABLE, 1) == 1
         packet_id, place = self._in.offer(partition, record.offset(), qos, size)
         self._production.coming.append(place)
-        marks = marked(properties, self._far_site)
         frames.append(publish_frame(topic, payload, qos, retain, False, packet_id, V5, marks))
         self.counts.messages_in += 1
         self.counts.bytes_in += len(payload)

@@ -93,6 +93,11 @@ class KafkaClient:
         except Exception:
             log.exception("internal error in a bridge to Kafka; please report it")
             self.tell(self._fail, "internal error")
+        self._stopping.wait()  # the event loop may use the client until then
+        self.release()
+
+    def release(self) -> None:
+        """Of the thread, at the end: drop the client, which may wait for long then, such as for an address."""
 
     def serve(self) -> None:
         """The life of the client, in its thread. Raises KafkaException."""
@@ -167,7 +172,7 @@ class KafkaWriter(KafkaClient):
         }
         # Made here and not in the thread: the loop calls ``produce``.
         try:
-            self._producer = Producer({**self.settings, **own})
+            self._producer: Any = Producer({**self.settings, **own})
         except (KafkaException, ValueError) as error:  # such as for a file of TLS that is not there
             raise ConnectionError(str(error)) from None
 
@@ -203,6 +208,9 @@ class KafkaWriter(KafkaClient):
             self.look(producer)
         producer.purge(in_queue=True, in_flight=True, blocking=False)
         producer.poll(0)
+
+    def release(self) -> None:
+        self._producer = None
 
 
 class KafkaReader(KafkaClient):
