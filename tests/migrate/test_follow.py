@@ -5,6 +5,7 @@ everything that waits for them; no message is lost, and at QoS 2 none comes twic
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -19,9 +20,11 @@ from starlingmq.cli.local_cluster import free_ports
 from starlingmq.client import Client, Message
 from starlingmq.client.options import QOS, Qos
 from starlingmq.config.settings import load_config
+from starlingmq.migrate.follower import mosquitto_of
 from starlingmq.migrate.session_move import GATHERING
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
+from starlingmq.wire.reasons import Reason
 from tests.bridges.real import HAS_MOSQUITTO, PATIENCE, Near, Running, Serve, mosquitto, serving
 from tests.cli.commands import run
 from tests.few import few
@@ -189,6 +192,105 @@ async def test_readers_move_one_by_one_under_load(serve: Serve, tmp_path: Path, 
         print(f"{len(traffic.sent)} messages, {READERS} readers, {len(twice)} twice")  # of those published at QoS 1
         assert qos == 1 or not [each for each in twice if each.split()[2] == "2"]
         assert not [each for each in near.broker.state.ctx.sessions if each.startswith((GATHERING, "$seen/"))]
+
+
+@asynccontextmanager
+async def with_users(directory: Path) -> AsyncIterator[Running]:
+    """mosquitto with users ann, bob and bridge, who need no password; its file is written on request only."""
+    settings = f"persistence true\npersistence_location {directory}/\npid_file {directory}/pid\n"
+    async with mosquitto(directory, settings) as running:
+        yield running
+
+
+def for_bridge(old: str, directory: Path) -> dict[str, Any]:
+    return following(old, directory) | {"credentials": {"username": "bridge"}}
+
+
+async def begun(url: str, client_id: str, user: str) -> None:
+    """A session with a subscription."""
+    async with Client(url, client_id=client_id, username=user, **LASTING) as client:
+        await client.subscribe("a/#", qos=1)
+
+
+async def refusal(url: str, client_id: str, user: str = "", clean: bool = False) -> int:
+    """The reason in CONNACK."""
+    peer = await Peer.open(url, 5)
+    peer.send(Connect(5, client_id, clean, username=user or None))
+    reason = (await peer.expect(Connack)).reason
+    await peer.close()
+    return reason
+
+
+ANYONE: Final = {"auth": {"allow_anonymous": True}}
+
+
+async def test_a_new_session_goes_to_its_user(serve: Serve, tmp_path: Path) -> None:
+    """The old broker's file does not have it yet, and names the bridge's user as soon as it is fetched."""
+    async with with_users(tmp_path) as old:
+        near = await serve(for_bridge(old.url, tmp_path), node={"data_dir": str(tmp_path / "data")}, **ANYONE)
+        await near.connected("old")
+        await begun(old.url, "c", "ann")
+        async with Client(near.url, client_id="c", username="ann", **LASTING) as client:
+            assert client.session_present
+
+
+async def test_the_session_of_another_user_stays_at_the_old_broker(serve: Serve, tmp_path: Path) -> None:
+    auth = {"auth": {"allow_anonymous": True, "session_owner": "refuse"}}
+    async with with_users(tmp_path) as old:
+        near = await serve(for_bridge(old.url, tmp_path), node={"data_dir": str(tmp_path / "data")}, **auth)
+        await near.connected("old")
+        await begun(old.url, "c", "ann")
+        for clean in (False, True):
+            assert await refusal(near.url, "c", "bob", clean) == Reason.CLIENT_IDENTIFIER_NOT_VALID
+        assert near.view("old").moved == 0
+        async with Client(near.url, client_id="c", username="ann", **LASTING) as client:
+            assert client.session_present
+
+
+async def test_clients_do_not_take_the_place_of_the_bridge(serve: Serve, tmp_path: Path) -> None:
+    async with old_broker(tmp_path) as old:
+        near = await serve(following(old.url, tmp_path), node={"data_dir": str(tmp_path / "data")})
+        since = (await near.connected("old")).seconds
+        far_id = f"old-{near.broker.state.ctx.site}"
+        for client_id in (far_id, f"{far_id}-watch", f"{GATHERING}x", "$seen/x"):
+            for clean in (False, True):
+                assert await refusal(near.url, client_id, clean=clean) == Reason.CLIENT_IDENTIFIER_NOT_VALID
+        view = near.view("old")
+        assert view.state == "connected" and view.seconds >= since
+        log = (tmp_path / "mosquitto.log").read_text()
+        assert not re.search(f"Client {far_id}.* already connected", log)
+
+
+async def test_clients_are_served_once_the_settings_follow_no_more(serve: Serve, tmp_path: Path) -> None:
+    """Such as when the old broker is gone for good."""
+    async with old_broker(tmp_path) as old:
+        near = await serve(following(old.url, tmp_path), node={"data_dir": str(tmp_path / "data")})
+        await near.connected("old")
+        await old.kill()
+        assert await refusal(near.url, "c") == Reason.SERVER_UNAVAILABLE
+        near.use([], node={"data_dir": str(tmp_path / "data")})
+        async with within(PATIENCE):
+            assert await refusal(near.url, "c") == 0
+
+
+async def test_a_client_is_answered_whatever_goes_wrong(serve: Serve, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"\xff")
+    async with old_broker(tmp_path) as old:
+        bridge = following(old.url, tmp_path) | {"credentials": {"username": "u", "password_file": str(secret)}}
+        near = await serve(bridge, node={"data_dir": str(tmp_path / "data")})
+        async with within(PATIENCE):
+            assert await refusal(near.url, "c") == Reason.SERVER_UNAVAILABLE
+
+
+def test_only_a_mosquitto_is_told_to_write(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        for pid in (other.pid, 0, -1):
+            (tmp_path / "pid").write_text(f"{pid}\n")
+            with pytest.raises((OSError, ValueError)):
+                mosquitto_of(tmp_path / "pid")
+        assert other.stdin is not None
+        other.stdin.close()
 
 
 @pytest.mark.long(kept="tests/migrate/test_follow.py::test_readers_move_one_by_one_under_load")

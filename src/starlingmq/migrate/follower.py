@@ -4,6 +4,7 @@ A CONNECT waits, as in a cluster, until this broker has the session of its clien
 
 | the client id | then |
 |---|---|
+| is one of the bridge itself, or its session there is another user's (``auth.session_owner: refuse``) | refused |
 | has a session here, and no move of it is incomplete | the CONNECT continues |
 | asks for a clean start | its session at the old broker ends; the CONNECT continues |
 | has no session at the old broker | the CONNECT continues |
@@ -26,8 +27,8 @@ from typing import Final
 
 from starlingmq.bridges.bridge_set import BridgeSet
 from starlingmq.config.bridges_section import BridgeConfig
-from starlingmq.core.context.owner_claims import OwnerClaim
 from starlingmq.core.session.session import BRIDGE_LISTENER
+from starlingmq.core.session.session_user import KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.migrate.described import MigrationError, StoredSession, read_bytes
 from starlingmq.migrate.mosquitto_db import NEVER, read_database
 from starlingmq.migrate.old_session import OldBrokerError, OldConnection
@@ -44,6 +45,7 @@ WRITE_SECONDS: Final = 10.0  # for mosquitto to write its file
 AT_ONCE: Final = 8  # moves
 CONNECTED: Final = b"$SYS/broker/clients/connected"
 UPTIME: Final = b"$SYS/broker/uptime"  # sent at each sys_interval
+WATCH_SECONDS: Final = 300.0  # without a report, of which mosquitto sends one in ten seconds
 REPORTS: Final = 3  # in a row at which no client is left; the first may be old
 
 
@@ -82,13 +84,17 @@ class WrittenSessions:
     async def _write(self) -> None:
         before = self._stamp()
         try:
-            os.kill(int(Path(self._pid_file).read_text()), signal.SIGUSR1)
+            os.kill(mosquitto_of(Path(self._pid_file)), signal.SIGUSR1)
+        except (OSError, ValueError) as error:
+            self.fresh = False
+            log.warning("%s: mosquitto does not write its file on request: %s", self._pid_file, error)
+            return
+        try:
             async with asyncio.timeout(WRITE_SECONDS):
                 while self._stamp() == before:
                     await asyncio.sleep(POLL_SECONDS)
-        except (OSError, ValueError, TimeoutError) as error:
-            self.fresh = False
-            log.warning("%s: mosquitto does not write its file on request: %s", self._pid_file, error or "too slow")
+        except TimeoutError:  # the file as it is may lack what clients have subscribed to
+            raise MigrationError(f"mosquitto has not written {self._file} within {WRITE_SECONDS:g} s") from None
 
     def _stamp(self) -> tuple[int, int] | None:
         """mosquitto writes a new file and renames it."""
@@ -97,6 +103,20 @@ class WrittenSessions:
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns
+
+
+def mosquitto_of(pid_file: Path) -> int:
+    """The process id in the file. Raises OSError and ValueError, also if it is no mosquitto's: the file may be left of
+    one that has ended, or of a container, and the signal would end another process."""
+    pid = int(pid_file.read_text())
+    name = Path(f"/proc/{pid}/comm").read_text().strip()
+    if pid <= 0 or "mosquitto" not in name:
+        raise ValueError(f"process {pid} is {name}")
+    return pid
+
+
+class NotForThisUser(Exception):
+    """The CONNECT is refused, and nothing was done at the old broker."""
 
 
 class OldBrokerFollower:
@@ -113,6 +133,8 @@ class OldBrokerFollower:
         self._bound = asyncio.Semaphore(AT_ONCE)
         self._moved = 0
         self._connections = 0
+        self._ended = False
+        self._own_ids = (self._far_id, f"{self._far_id}-watch")
         self._tasks = [asyncio.ensure_future(self._admit()), asyncio.ensure_future(self._follow())]
 
     async def stop(self) -> None:
@@ -123,8 +145,14 @@ class OldBrokerFollower:
                 task.cancel()
         await asyncio.gather(*(task for task in tasks if task is not asyncio.current_task()), return_exceptions=True)
 
+    def end(self) -> None:
+        """The settings have no such bridge any more."""
+        if not self._ended:
+            self._tasks.append(asyncio.ensure_future(self._retire()))
+
     async def _retire(self) -> None:
         """Clients are served without it from now on."""
+        self._ended = True
         await self.stop()
         for client_id in list(self._claims.waiting):
             self._go_on(client_id)
@@ -139,7 +167,7 @@ class OldBrokerFollower:
                 if claim.client.listener == BRIDGE_LISTENER or self._is_here(client_id):
                     self._go_on(client_id)
                 elif client_id not in self._moving:
-                    task = self._moving[client_id] = asyncio.ensure_future(self._bring(client_id, claim))
+                    task = self._moving[client_id] = asyncio.ensure_future(self._bring(client_id))
                     task.add_done_callback(lambda _, name=client_id: self._moving.pop(name, None))  # type: ignore[misc]
             await asyncio.sleep(POLL_SECONDS)
 
@@ -152,27 +180,50 @@ class OldBrokerFollower:
         self._driver.state.connecting.claimed(client_id, 0)
         self._driver.request_turn()
 
-    async def _bring(self, client_id: str, claim: OwnerClaim) -> None:
+    async def _bring(self, client_id: str) -> None:
         try:
             async with self._bound:
-                await self._move(client_id, claim.clean_start)
-        except (OldBrokerError, MigrationError, TimeoutError) as error:
+                claim = self._claims.still(client_id)  # its client may have gone while others moved
+                if claim is None:
+                    return
+                if client_id in self._own_ids:
+                    raise NotForThisUser("the bridge to the old broker has this client id there")
+                await self._move(client_id, claim.clean_start, claim.client.username)
+        except NotForThisUser as error:
+            self._refuse(client_id, Reason.CLIENT_IDENTIFIER_NOT_VALID, str(error), "session_owner")
+        except Exception as error:  # whatever it is, the client is answered
+            known = isinstance(error, (OldBrokerError, MigrationError, TimeoutError))
             said = str(error) or "it took too long"
-            log.warning("bridge %s: the session of %s has not moved: %s", self.config.name, client_id, said)
-            self._driver.state.ctx.at(self._driver.clock())
+            name = self.config.name
+            log.warning("bridge %s: the session of %s has not moved: %s", name, client_id, said, exc_info=not known)
             detail = "the session of this client cannot be moved from the old broker at the moment"
-            self._driver.state.connecting.not_claimed(client_id, Reason.SERVER_UNAVAILABLE, detail, "owner_unresolved")
-            self._driver.request_turn()
+            self._refuse(client_id, Reason.SERVER_UNAVAILABLE, detail, "owner_unresolved")
         else:
             self._go_on(client_id)
 
+    def _refuse(self, client_id: str, reason: int, detail: str, word: str) -> None:
+        self._driver.state.ctx.at(self._driver.clock())
+        self._driver.state.connecting.not_claimed(client_id, reason, detail, word)
+        self._driver.request_turn()
+
+    def _check_owner(self, found: StoredSession, user: str | None) -> None:
+        if self._driver.state.ctx.session_owner == REFUSE and is_anothers(REFUSE, found.owner, user):
+            raise NotForThisUser(KEPT_FOR_ANOTHER)
+
     # Sessions
 
-    async def _move(self, client_id: str, clean: bool) -> None:
-        """Bring a session here, or end it there. Raises OldBrokerError, MigrationError and TimeoutError."""
+    async def _move(self, client_id: str, clean: bool, user: str | None = None) -> None:
+        """Bring a session here for ``user``, or end it there. Raises OldBrokerError, MigrationError, TimeoutError and
+        NotForThisUser."""
         known = (await self._written.all(self._driver.clock())).get(client_id)
         if clean and known is None and GATHERING + client_id not in self._driver.state.ctx.sessions:
             return
+        if known is None:  # it is new, and its owner is known from the file only until the move connects
+            known = (await self._written.written_now(self._driver.clock())).get(client_id)
+        if known is not None:
+            if known.owner == (self.config.credentials.username or ""):
+                known.owner = None  # that of a move which failed
+            self._check_owner(known, user)
         expiry = NEVER if known is None else known.expiry
         connection = await OldConnection.open(self.config, client_id, clean, 0 if clean else expiry)
         self._connections += 1
@@ -211,7 +262,7 @@ class OldBrokerFollower:
             try:
                 await self._until_alone()
                 await self._move_rest()
-            except (OldBrokerError, MigrationError, TimeoutError) as error:
+            except (OldBrokerError, MigrationError, TimeoutError, ValueError) as error:
                 log.warning("bridge %s: %s", self.config.name, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -231,7 +282,7 @@ class OldBrokerFollower:
             watch.send(Subscribe(1, [SubscribeRequest(topic, 0) for topic in (CONNECTED, UPTIME)]))
             alone, left = 0, 1
             while alone < REPORTS:
-                packet = await watch.next(None)
+                packet = await watch.next(WATCH_SECONDS)
                 if not isinstance(packet, Publish):
                     continue
                 if packet.topic == CONNECTED:  # sent when it has changed
@@ -245,7 +296,7 @@ class OldBrokerFollower:
     async def _move_rest(self) -> None:
         """The sessions of clients that are away."""
         for client_id in list(await self._written.written_now(self._driver.clock())):
-            if client_id in (self._far_id, f"{self._far_id}-watch") or client_id in self._moving:
+            if client_id in self._own_ids or client_id in self._moving:
                 continue
             task = self._moving[client_id] = asyncio.ensure_future(self._move(client_id, self._is_here(client_id)))
             task.add_done_callback(lambda _, name=client_id: self._moving.pop(name, None))  # type: ignore[misc]

@@ -9,12 +9,13 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from starlingmq.client.client_frames import Frames
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Tls, parse_url
 from starlingmq.client.errors import ConnectFailed, explain
 from starlingmq.client.link import Link
 from starlingmq.config.bridges_section import BridgeConfig
-from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Packet, decode, encode, frame_length
+from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Packet, decode, encode
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
 from starlingmq.wire.reasons import MqttError
 
@@ -33,7 +34,7 @@ class OldConnection:
         self.present = False
         self._link: Link | None = None
         self._packets: asyncio.Queue[Packet | None] = asyncio.Queue()
-        self._rest = b""
+        self._frames = Frames()
 
     @classmethod
     async def open(cls, config: BridgeConfig, client_id: str, clean: bool, expiry: int) -> OldConnection:
@@ -81,7 +82,7 @@ class OldConnection:
             async with asyncio.timeout(seconds):
                 packet = await self._packets.get()
         except TimeoutError:
-            raise OldBrokerError(f"sent nothing for {SECONDS:g} s") from None
+            raise OldBrokerError(f"sent nothing for {seconds:g} s") from None
         if packet is None or isinstance(packet, Disconnect):
             raise OldBrokerError("closed the connection")
         return packet
@@ -110,21 +111,12 @@ class OldConnection:
 
     def link_received(self, data: bytes) -> None:
         """Of ``client.link.Owner``."""
-        data = self._rest + data
-        pos = 0
         try:
-            while length := frame_length(data, pos):
-                if pos + length > len(data):
-                    break
-                start = pos + 2
-                while data[start - 1] >= 0x80:
-                    start += 1
-                self._packets.put_nowait(decode(data[pos], data, start, pos + length, 5))
-                pos += length
+            for first, whole, start, end in self._frames.feed(data):
+                self._packets.put_nowait(decode(first, whole, start, end, 5))
         except MqttError:
             self._packets.put_nowait(None)
             self.close()
-        self._rest = data[pos:]
 
     def link_lost(self, link: Link, error: Exception | None) -> None:
         """Of ``client.link.Owner``."""

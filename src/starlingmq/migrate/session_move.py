@@ -31,7 +31,7 @@ from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import PUBLISHED, RELEASED, Outgoing
 from starlingmq.core.peers.session_transfer import Granted
 from starlingmq.core.publish.bridges import sites_of
-from starlingmq.core.session.session import BRIDGE_PREFIX, NEVER, Session
+from starlingmq.core.session.session import BRIDGE_PREFIX, MOVING_PREFIX, NEVER, SEEN_PREFIX, Session
 from starlingmq.migrate.described import StoredMessage, StoredSession
 from starlingmq.migrate.old_session import OldBrokerError, OldConnection
 from starlingmq.net.driver import Driver
@@ -39,8 +39,8 @@ from starlingmq.wire.mqtt import Ack, Packet, Publish, Suback, Subscribe, Subscr
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, encode_property_bytes
 
-GATHERING: Final = "$moving/"  # before the client id: a session that is here while the move is not complete
-SEEN: Final = "$seen/"  # likewise: it gets K2
+GATHERING: Final = MOVING_PREFIX  # before the client id: a session that is here while the move is not complete
+SEEN: Final = SEEN_PREFIX  # likewise: it gets K2
 MARKERS: Final = b"$follow/"
 FIRST_ID: Final = 65_534  # of K1 and K2; clients use low packet ids
 LOOK_SECONDS: Final = 0.01  # between two looks whether K2 has come, which reports nothing by itself

@@ -279,7 +279,9 @@ class Broker:
             self._bridges = BridgeSet(self._driver, self._serving_nodes, self._admin.links.paused())
         self._bridges.use(config)
         followed = next((each for each in config.bridges if each.follow.database), None)
-        if followed is not None and self._follower is None and self._cluster is None:
+        if followed is None and self._follower is not None:
+            self._follower.end()
+        elif followed is not None and self._follower is None and self._cluster is None:
             from starlingmq.migrate.follower import OldBrokerFollower
 
             assert self._driver is not None

@@ -14,10 +14,7 @@ from starlingmq.core.session.qos import MAX_PACKET_ID, WINDOW_MAX
 from starlingmq.core.session.session import (
     BRIDGE_LISTENER,
     BRIDGE_PREFIX,
-    GROUP_PREFIX,
-    MOVED_PREFIX,
-    NATS_PREFIX,
-    NODE_PREFIX,
+    RESERVED,
     Client,
     Session,
     Will,
@@ -47,7 +44,7 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
             raise ProtocolError(text, Reason.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT-3.1.3-8]
     elif client.listener == BRIDGE_LISTENER:
         client.bridge = True
-    elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX, BRIDGE_PREFIX)):
+    elif connect.client_id.startswith(RESERVED):
         raise ProtocolError("the client id is reserved for the broker", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     elif connect.client_id.startswith(FAR_LINK):
         client.bridge = True

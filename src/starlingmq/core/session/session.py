@@ -29,8 +29,13 @@ from starlingmq.core.turn.job import Job
 NODE_PREFIX: Final = "$node/"  # client ids of sessions that represent other nodes; clients must not use them
 NATS_PREFIX: Final = "$nats/"  # of NATS clients, which have no client id of their own
 MOVED_PREFIX: Final = "$moved/"  # of sessions that migrate to another node
+MOVING_PREFIX: Final = "$moving/"  # of sessions that come from another broker (starlingmq.migrate), while they do
+SEEN_PREFIX: Final = "$seen/"  # likewise
 GROUP_PREFIX: Final = "$group/"  # of group queues (core.delivery.group_engine)
 BRIDGE_PREFIX: Final = "$bridge/"  # of this broker's own bridges (starlingmq.bridges) ...
+RESERVED: Final = (
+    NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, MOVING_PREFIX, SEEN_PREFIX, GROUP_PREFIX, BRIDGE_PREFIX
+)  # fmt: skip
 BRIDGE_LISTENER: Final = "bridge"  # ... and the name of a listener that only these come from
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
