@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import select
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
-from tests.bridges.real import Near, bridge, reading, serving
+from tests.bridges.real import Near, Serve, bridge, reading, serving
 from tests.patience import within
 
 from starlingmq.bridges.bridge import MqttBridge
-from starlingmq.bridges.far_line import ACK, GATHER_FROM, GATHER_MOST, FarLine, Gathering
+from starlingmq.bridges.far_line import ACK, GATHER_FROM, GATHER_MOST, FarLine, Gathering, in_rounds
 from starlingmq.client import Client
+from starlingmq.client.dial import open_link
+from starlingmq.client.endpoint import Tls, parse_url
+from starlingmq.client.link import Link
 from starlingmq.net.broker_loop import BrokerLoop
 
 PATIENCE = 20.0
@@ -112,6 +118,49 @@ def test_a_bridge_carries_in_the_rounds_and_connects_again() -> None:
 
     with asyncio.Runner(loop_factory=BrokerLoop) as runner:
         runner.run(test())
+
+
+def test_nothing_stays_open_where_no_descriptor_is_left() -> None:
+    class Owner:
+        def link_received(self, data: bytes) -> None:
+            raise AssertionError("nothing was sent")
+
+        def link_lost(self, link: object, error: Exception | None) -> None:
+            pass
+
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            endpoint = parse_url(f"mqtt://127.0.0.1:{server.getsockname()[1]}")
+            link = await open_link(endpoint, Tls(), Owner())
+            far, _ = server.accept()
+            far.setblocking(False)
+            with far:
+                free = os.dup(far.fileno())
+                os.close(free)
+                bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (free, bounds[1]))
+                try:
+                    with pytest.raises(OSError, match="Too many open files"):
+                        in_rounds(link, endpoint, Owner())
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
+                async with within(PATIENCE):
+                    with suppress(ConnectionResetError):
+                        assert await asyncio.get_running_loop().sock_recv(far, 1) == b""
+
+    with asyncio.Runner(loop_factory=BrokerLoop) as runner:
+        runner.run(test())
+
+
+async def test_the_end_of_an_earlier_connection_does_not_hold_the_next_one_back(serve: Serve) -> None:
+    far = await serve()
+    near = await serve(bridge(far.url, {"filter": "out/#"}), node={"name": "near"})
+    await near.connected()
+    found = bridge_of(near)
+    earlier = Link(found)
+    earlier.on_writable = lambda: found._watch_room(earlier)
+    earlier.connection_lost(None)
+    assert found._near is not None and not found._near.blocked
 
 
 def test_a_far_broker_that_does_not_read_is_noticed(ends: Ends) -> None:

@@ -437,7 +437,7 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
 
     def _watch_room(self, link: Link | FarLine) -> None:
         """While the system takes nothing more for the far broker, this one keeps what comes in the session's queue."""
-        near = self._near
+        near = self._near if link is self._link else None  # an earlier one may last until all is written
         if near is not None and near.client is not None and near.blocked == link.writable:
             near.blocked = not near.blocked
             if near.blocked:

@@ -135,8 +135,10 @@ def in_rounds(link: Link, endpoint: Endpoint, owner: Owner) -> Link | FarLine:
     sock = link.socket()
     if sockets is None or sock is None or endpoint.secure or endpoint.web or link.compressed:
         return link
-    taken = sock.dup()
-    link.abort()  # closes its own descriptor only
+    try:
+        taken = sock.dup()
+    finally:
+        link.abort()  # closes its own descriptor only
     return FarLine(owner, sockets, taken)
 
 
