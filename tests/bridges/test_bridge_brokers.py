@@ -196,3 +196,13 @@ async def test_wss(serve: Serve, tmp_path: Path) -> None:
         async with reading(far.address(), "out/#") as there:
             await publish(near.url, "out/a", bytes(100_000))
             assert (await there.one())[1] == bytes(100_000)
+
+
+async def test_messages_come_at_the_qos_that_this_broker_takes(serve: Serve) -> None:
+    far = await serve()
+    near = await serve(bridge(far.url, IN | {"qos": 2}), node=node("near"), mqtt={"max_qos": 1})
+    await near.connected()
+    async with reading(near.url, "in/#", qos=1) as reader:
+        await publish(far.url, "in/a", "exactly once", qos=2)
+        (found,) = await reader.take()
+    assert (found.qos, found.payload) == (1, b"exactly once")

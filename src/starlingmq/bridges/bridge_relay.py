@@ -596,9 +596,7 @@ class BridgeRelay:
             for leg, other in ((self.near, self.far), (self.far, self.near)):
                 leg.learned = LearnedFilters(leg.topics, leg.site)
                 self._on(other, [Subscription(filter=WANTED.decode())])
-        most = min(number(self.far.state.server, MAXIMUM_QOS, 2), 2)
-        wanted_far = self._filters(self.far)
-        wanted_near = {filter: min(qos, most) for filter, qos in self._filters(self.near).items()}
+        wanted_far, wanted_near = self._filters(self.far, self.near), self._filters(self.near, self.far)
         markers = {f"{MARKER_IN}{qos}/{filter}": filter for filter, qos in wanted_far.items()}
         subscribed = {name for name in present if name.startswith(MARKER_IN)}
         outdated = [name.split("/", 3)[3] for name in subscribed if name not in markers]
@@ -636,10 +634,11 @@ class BridgeRelay:
         )
         self._on(self.near, [Subscription(filter=name) for name in (*markers, *pair, MARKER) if name not in present])
 
-    def _filters(self, leg: Leg) -> dict[str, int]:
-        """Those to subscribe to from the beginning, each with its QoS."""
+    def _filters(self, leg: Leg, other: Leg) -> dict[str, int]:
+        """Those to subscribe to from the beginning, each with its QoS, which the broker of ``other`` takes."""
         whole = leg.topics.whole() if self.learns else leg.topics.filters()
-        return {filter.decode(): qos for filter, qos in whole.items()}
+        most = number(other.state.server, MAXIMUM_QOS, 2)
+        return {filter.decode(): min(qos, most) for filter, qos in whole.items()}
 
     def _learn(self, teller: Leg, leg: Leg, answer: bytes) -> None:
         """The broker of ``teller`` has said which filters are wanted there: subscribe to them at that of ``leg``."""
