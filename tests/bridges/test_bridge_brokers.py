@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.bridges.real import (
+    FROM_BRIDGE,
     HAS_MOSQUITTO,
     PATIENCE,
     TO_BRIDGE,
@@ -23,11 +25,14 @@ from tests.few import few
 from tests.patience import within
 
 from starlingmq import Broker
+from starlingmq.bridges.bridge import MqttBridge
 from starlingmq.cli.local_cluster import free_ports
 from starlingmq.client import Client, Will
 from starlingmq.client.options import QOS
 from starlingmq.config.settings import from_tree
 from starlingmq.core.session.session import BRIDGE_PREFIX
+from starlingmq.wire.mqtt import encode
+from starlingmq.wire.packets import Pingreq
 from starlingmq.wire.properties import USER_PROPERTY, Properties
 
 BOTH = {"filter": "both/#", "direction": "both"}
@@ -206,3 +211,31 @@ async def test_messages_come_at_the_qos_that_this_broker_takes(serve: Serve) -> 
         await publish(far.url, "in/a", "exactly once", qos=2)
         (found,) = await reader.take()
     assert (found.qos, found.payload) == (1, b"exactly once")
+
+
+async def test_a_connection_that_is_not_read_for_long_is_not_taken_for_dead(serve: Serve) -> None:
+    """This broker holds the bridge back while a queue without a limit is long."""
+    pings = asyncio.Semaphore(0)
+
+    def watch(direction: str, data: bytes) -> bool:
+        if direction == FROM_BRIDGE and data == encode(Pingreq(), 5):
+            pings.release()
+        return True
+
+    far = await serve(mqtt={"max_keep_alive": 1})
+    async with Line(far.url, watch) as line:
+        near = await serve(bridge(line.url, IN), node=node("near"))
+        await near.connected()
+        found = near.broker._bridges._bridges["b"]  # type: ignore[union-attr]
+        assert isinstance(found, MqttBridge)
+        connection, here = found._link, found._near
+        assert connection is not None and here is not None
+        here.pause_reading()
+        async with within(PATIENCE):
+            for _ in range(4):
+                await pings.acquire()
+        assert found._link is connection
+        here.resume_reading()
+        async with reading(near.url, "in/#") as reader:
+            await publish(far.url, "in/a", "on")
+            assert await reader.one() == ("in/a", b"on")

@@ -357,6 +357,8 @@ class RelayState(Protocol):
 
     def tick(self, now: float) -> None: ...
 
+    def held(self, now: float) -> None: ...
+
     def wake_at(self) -> float: ...
 
     def joins(self) -> bool: ...
@@ -497,8 +499,11 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
 
     def _tick(self) -> None:
         self._timer = None
-        if self._relay is not None:
-            self._relay.tick(self._driver.clock())
+        relay, link = self._relay, self._link
+        if relay is not None:
+            if not self._reads and link is not None and link.writable:
+                relay.held(self._driver.clock())
+            relay.tick(self._driver.clock())
             self._flush()
 
     def _close(self) -> None:

@@ -280,6 +280,10 @@ class BridgeRelay:
         """Time has passed."""
         self._on_events(self.far, self.far.state.tick(now, self.reads()), now)
 
+    def held(self, now: float) -> None:
+        """The far broker is not read, so PINGRESP cannot come: this broker takes nothing now."""
+        self.far.state.heard(now)
+
     def joins(self) -> bool:
         """Whether the near connection is to be opened now."""
         return self.phase == JOINING

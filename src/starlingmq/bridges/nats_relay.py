@@ -226,6 +226,10 @@ class NatsRelay:
             leg.replies.tick(now)
         self._forget()
 
+    def held(self, now: float) -> None:
+        """The far server is not read, so PONG cannot come: this broker takes nothing now."""
+        self._pings = 0
+
     def wake_at(self) -> float:
         """When ``tick`` is due."""
         if self.phase != RUNNING:
