@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from starlingmq.bridges.bridge_relay import MARKER, RUNNING, BridgeCounts, BridgeRelay, Leg, NearSession
-from starlingmq.bridges.bridge_sessions import far_options, near_options, near_session, site_in, state_frame
+from starlingmq.bridges.bridge_sessions import (
+    far_options,
+    knows_links,
+    near_options,
+    near_session,
+    site_in,
+    state_frame,
+)
 from starlingmq.bridges.far_line import FarLine, Gathering, gathering_of, in_rounds
 from starlingmq.bridges.link_view import LinkState, LinkView
 from starlingmq.bridges.topic_maps import TopicMap
@@ -679,8 +686,9 @@ class MqttBridge(RelayBridge[BridgeRelay]):
         """The far broker has said what it takes."""
         server = relay.far.state.server
         site = site_in(server)
-        if isinstance(self.config, LinkConfig) and (not site or server.get(MAXIMUM_QOS, 2) != 2):
-            lacks = "allows no QoS 2, which links need" if site else "is no StarlingMQ with links; use bridges for it"
+        knows = site != "" and knows_links(server)
+        if isinstance(self.config, LinkConfig) and (not knows or server.get(MAXIMUM_QOS, 2) != 2):
+            lacks = "allows no QoS 2, which links need" if knows else "is no StarlingMQ with links; use bridges for it"
             relay.lost(relay.far, f"the other broker {lacks}")
             return
         relay.far.site = site or relay.far.site

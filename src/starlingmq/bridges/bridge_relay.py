@@ -60,6 +60,7 @@ from starlingmq.wire.properties import (
     USER_PROPERTY,
     Properties,
     encode_property_bytes,
+    has_room,
 )
 from starlingmq.wire.reasons import MqttError, Reason
 
@@ -343,7 +344,7 @@ class BridgeRelay:
 
     def _wait(self, leg: Leg, frame: bytes) -> None:
         """Receive Maximum bounds what waits at QoS 1 and 2."""
-        if len(leg.waiting) >= WAITING_MAX and frame[0] >> 4 == PUBLISH and not frame[0] & 6:
+        if len(leg.waiting) >= WAITING_MAX and frame[0] >> 4 == PUBLISH and not frame[0] & 6 and leg.learned is None:
             self.counts.kept_out += 1
         else:
             leg.waiting.append(frame)
@@ -369,7 +370,7 @@ class BridgeRelay:
             return
         topic = leg.topics.other_name(packet.topic)
         sites = sites_of(packet.properties) if packet.properties else []
-        if not topic or (sites and goes_round(sites, leg.site, other.site)):
+        if not topic or (sites and goes_round(sites, leg.site, other.site)) or not has_room(packet.properties):
             self._keep_out(leg, packet.qos, packet.packet_id)
             return
         properties = b""
@@ -604,7 +605,10 @@ class BridgeRelay:
         markers = {f"{MARKER_IN}{qos}/{filter}": filter for filter, qos in wanted_far.items()}
         subscribed = {name for name in present if name.startswith(MARKER_IN)}
         outdated = [name.split("/", 3)[3] for name in subscribed if name not in markers]
-        self._off(self.far, [filter for filter in outdated if filter not in wanted_far])
+        if self.learns:  # with COMPLETE: until then it may be one of the wanted
+            self._off(self.near, [name for name in subscribed if name not in markers])
+        else:
+            self._off(self.far, [filter for filter in outdated if filter not in wanted_far])
         modern = self.far.version == 5  # otherwise the retained messages come all the same
         fresh = 0 if self.retain else 2
         self._on(
@@ -649,7 +653,11 @@ class BridgeRelay:
         learned = leg.learned
         assert learned is not None
         was_complete = learned.complete
-        learned.hear(answer)
+        try:
+            learned.hear(answer)
+        except ValueError as error:
+            self._end(teller, f"{self._whose(teller)} tells filters that are none: {error}")
+            return
         make, end = learned.take()
         for paths, filters in make.items():
             for at in range(0, len(filters), LEARNED_AT_ONCE):
@@ -680,7 +688,7 @@ class BridgeRelay:
         for subscription, reason in zip(self._asked.pop(completed.token, []), completed.reasons, strict=False):
             if reason >= 0x80:
                 said = f"{self._whose(leg)} refuses the filter {subscription.filter}: {explain(reason, {})}"
-                if reason in TRANSIENT:
+                if reason in TRANSIENT or reason == Reason.IMPLEMENTATION_SPECIFIC_ERROR:  # of a cluster: not in time
                     self._end(leg, said)
                 elif len(self.complaints) < COMPLAINTS_MAX:
                     self.complaints.append(said)

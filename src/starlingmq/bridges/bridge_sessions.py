@@ -10,7 +10,7 @@ from starlingmq.config.bridges_section import BridgeConfig
 from starlingmq.config.links_section import LinkLane
 from starlingmq.core.messages.link_marks import FAR_LINK, lane_suffix, name_of
 from starlingmq.core.messages.outgoing import RELEASED
-from starlingmq.core.publish.bridges import SITE, session_of
+from starlingmq.core.publish.bridges import KNOWS_LINKS, SITE, session_of
 from starlingmq.core.session.session import Session
 from starlingmq.wire.frames import publish_frame
 from starlingmq.wire.packets import Will
@@ -81,9 +81,18 @@ def _inflight_3(config: BridgeConfig) -> int:
 
 def site_in(server: Properties) -> str:
     """The site that the other broker has named in its CONNACK; "" if none."""
-    named = server.get(USER_PROPERTY)
-    for pair in named if isinstance(named, list) else []:
-        if isinstance(pair, tuple) and pair[0] == SITE:
+    return _told(server, SITE)
+
+
+def knows_links(server: Properties) -> bool:
+    """Whether the other broker has said so in its CONNACK."""
+    return _told(server, KNOWS_LINKS) != ""
+
+
+def _told(server: Properties, name: str) -> str:
+    pairs = server.get(USER_PROPERTY)
+    for pair in pairs if isinstance(pairs, list) else []:
+        if isinstance(pair, tuple) and pair[0] == name:
             return pair[1]
     return ""
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.bridges.topic_maps import TopicEntry, TopicMap
-from starlingmq.core.topics.topics import meet
+from starlingmq.core.session.overlaps import Overlaps
+from starlingmq.core.subscribe.wanted_filters import some_of
+from starlingmq.core.topics.topics import meet, valid_filter
 
 LEARNED_MAX: Final = 10_000  # filters; beyond them the entries' filters themselves are subscribed to
+SHAPES_MAX: Final = 256  # that overlap: the broker refuses twice as many of a session
 
 
 class LearnedFilters:
@@ -25,6 +28,7 @@ class LearnedFilters:
     _paths: dict[str, dict[bytes, str]]  # by subscription, by wanted filter
     _qos: dict[str, int]  # of each subscription
     _made: set[str]
+    _overlaps: Overlaps  # of the subscriptions
     _gave_up: bool
 
     def __init__(self, topics: TopicMap, site: str) -> None:
@@ -36,16 +40,19 @@ class LearnedFilters:
         self._paths = {}
         self._qos = {}
         self._made = set()
+        self._overlaps = Overlaps()
         self._gave_up = False
 
     def hear(self, answer: bytes) -> None:
-        """An answer, as ``core.subscribe.wanted_filters`` spells it."""
+        """An answer, as ``core.subscribe.wanted_filters`` spells it. Raises ValueError."""
         rows = answer.split(b"\0")
         for at in range(0, len(rows) - 1, 2):
             kind, filter = rows[at][:1], rows[at][1:]
             if kind == b".":
                 self.complete = True
             elif not self._gave_up:
+                if not valid_filter(filter):
+                    raise ValueError(repr(filter[:100]))
                 paths = self._usable(rows[at + 1].decode()) if kind == b"+" else ""
                 if paths:
                     self._want(filter, paths)
@@ -60,12 +67,20 @@ class LearnedFilters:
         if found is None:
             found = self._wanted[filter] = self._met(filter)
         for name in found:
-            known = self._paths.setdefault(name, {})
+            known = self._of(name)
             if known.get(filter) != paths:
                 known[filter] = paths
                 self.changed[name] = None
-        if len(self._wanted) > LEARNED_MAX:
+        if len(self._wanted) > LEARNED_MAX or len(self._overlaps) > SHAPES_MAX:
             self._give_up(paths)
+
+    def _of(self, name: str) -> dict[bytes, str]:
+        """The paths of a subscription."""
+        known = self._paths.get(name)
+        if known is None:
+            known = self._paths[name] = {}
+            self._overlaps.add(name.encode(), False)
+        return known
 
     def _met(self, filter: bytes) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -91,7 +106,7 @@ class LearnedFilters:
         for entry in self._entries:
             name = entry.filter.decode()
             self._qos[name] = entry.qos
-            self._paths[name] = {b"": paths}
+            self._of(name)[b""] = paths
             self.changed[name] = None
 
     def take(self) -> tuple[dict[str, list[tuple[str, int, bool]]], list[str]]:
@@ -103,10 +118,12 @@ class LearnedFilters:
             paths = {path for each in self._paths[name].values() for path in each.split(";")}
             if paths:
                 made = (name, self._qos[name], name not in self._made)
-                make.setdefault(";".join(sorted(paths)), []).append(made)
+                make.setdefault(some_of(paths), []).append(made)
                 self._made.add(name)
             else:
                 del self._paths[name], self._qos[name]
+                self._overlaps.remove(name.encode(), False)
+                self._made.discard(name)
                 end.append(name)
         self.changed = {}
         return make, end

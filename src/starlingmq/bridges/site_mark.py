@@ -18,12 +18,13 @@ from starlingmq.core.publish.bridges import MARK, sites_of
 from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes, encode_property_bytes
 
 SITES_MAX: Final = 16  # a message that has been at so many sites is not carried on
+SITES_CHARS_MAX: Final = 1024  # of all of them: its publisher may have written more than a property holds
 _KEY: Final = MARK.encode()
 
 
 def goes_round(sites: list[str], source: str, target: str) -> bool:
     """Whether a message that has been at these sites is not to be carried from ``source`` to ``target``."""
-    return source in sites or target in sites or len(sites) >= SITES_MAX
+    return source in sites or target in sites or len(sites) >= SITES_MAX or sum(map(len, sites)) > SITES_CHARS_MAX
 
 
 def mark_of(site: str) -> bytes:

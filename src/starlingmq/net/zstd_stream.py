@@ -27,7 +27,7 @@ else:
 
 LEVEL: Final = 1
 WINDOW: Final = 17  # of the sender, as a power of two: 128 KB
-WINDOW_MAX: Final = 20  # that the receiver accepts: 1 MB
+WINDOW_MAX: Final = 17  # that the receiver accepts: a stranger fills it with a hundred bytes
 TURN: Final = 64 * 1024  # bytes that a connection gives in one turn of the event loop
 
 

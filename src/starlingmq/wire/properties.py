@@ -141,6 +141,7 @@ RULES: Final[dict[int, PropertyRule]] = {
 
 
 PROPERTIES_MAX: Final = 2000  # in one section: each is checked, and a packet has room for hundreds of thousands
+OWN_MAX: Final = 8  # further ones that brokers add to a message
 
 
 def decode_properties(data: bytes, start: int, end: int, packet: int) -> tuple[Properties, int]:
@@ -160,17 +161,26 @@ def decode_properties(data: bytes, start: int, end: int, packet: int) -> tuple[P
 
 def decode_property_bytes(raw: bytes) -> Properties:
     """Decode the message properties in ``raw``, without a length prefix: those of a Message or Publish, for hooks."""
-    return _decode_section(raw, 0, len(raw), PUBLISH)
+    return _decode_section(raw, 0, len(raw), PUBLISH, PROPERTIES_MAX + OWN_MAX)
 
 
-def _decode_section(data: bytes, pos: int, stop: int, packet: int) -> Properties:
+def has_room(raw: bytes) -> bool:
+    """Whether brokers may add their own to the message properties in ``raw``, and a receiver still takes them."""
+    most = PROPERTIES_MAX - OWN_MAX
+    if len(raw) <= 2 * most:
+        return True
+    values = decode_property_bytes(raw).values()
+    return sum(len(value) if isinstance(value, list) else 1 for value in values) <= most
+
+
+def _decode_section(data: bytes, pos: int, stop: int, packet: int, most: int = PROPERTIES_MAX) -> Properties:
     properties: Properties = {}
     users: list[tuple[str, str]] = []
     identifiers: list[int] = []
     seen = count = 0
     while pos < stop:
         count += 1
-        if count > PROPERTIES_MAX:
+        if count > most:
             raise _too_many()
         identifier = data[pos]
         rule = _rule(identifier, packet, seen)

@@ -42,6 +42,7 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.owner_claims import OwnerClaim
 from starlingmq.core.context.ready import AUTHENTICATE, SESSION_PUT, HookAnswer, HookQuestion, Write
 from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.messages.link_marks import is_link
 from starlingmq.core.publish.bridges import tell_site
 from starlingmq.core.publish.publishing import Publishing
 from starlingmq.core.router.router import Router
@@ -362,7 +363,7 @@ class Connecting:
         agree(ctx, client, connect, session, agreed)
         self.publishing.producers.begin(client, connect.properties, agreed)
         linked = ctx.site != "" and prop.USER_PROPERTY in connect.properties
-        linked = linked and tell_site(ctx.site, connect.properties, agreed)
+        linked = linked and tell_site(ctx.site, connect.properties, agreed, is_link(session.client_id))
         if ctx.cluster.interest is not None:
             ctx.cluster.interest.reconsider(session, before)
         session.client = client

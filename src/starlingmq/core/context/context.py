@@ -35,7 +35,7 @@ DONE: Final = 0  # nothing but what comes
 REPLAYING: Final = 1  # the rest of a replay that has begun; all, if that was interrupted
 OWED: Final = 2  # all: it has missed some
 LINK_FACT: Final = b"stamp/s/"  # and a client id: the name of a fact, one of these
-LINKED_MAX: Final = 1000  # beyond them the oldest are forgotten
+LINKED_MAX: Final = 1000  # beyond them the oldest without a session are forgotten
 MADE_GOOD: Final = (
     "queue_full",
     "retention",
@@ -264,11 +264,18 @@ class Context(BaseContext):
         if self.linked.get(client_id, -1) == state:
             return
         if client_id not in self.linked and len(self.linked) >= LINKED_MAX:
-            self.unlink(next(iter(self.linked)))
+            gone = next((known for known in self.linked if not self._has_session(known)), "")
+            if not gone:
+                return  # any client may say that it is a bridge: those that are do not go for it
+            self.unlink(gone)
         self.linked[client_id] = state
         self.stamping = True
         if self.recording:
             self.write(Write(FACT_PUT, topic=LINK_FACT + client_id.encode(), value=bytes((state,))))
+
+    def _has_session(self, client_id: str) -> bool:
+        session = self.sessions.get(client_id)
+        return session is not None and not session.ended
 
     def unlink(self, client_id: str) -> None:
         """The bridge with this client id goes to a broker of another kind now."""

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
-from starlingmq.wire.properties import USER_PROPERTY, encode_property_bytes
+from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes, encode_property_bytes
 
 FAR_LINK: Final = "$link/"
 NEAR_LINK: Final = "$bridge/link:"
@@ -24,6 +24,7 @@ LINKS: Final = (FAR_LINK, NEAR_LINK)
 _KEY: Final = "starlingmq-qos"
 _MARKS: Final = [encode_property_bytes({USER_PROPERTY: [(_KEY, str(qos))]}) for qos in (0, 1)]
 _KEY_BYTES: Final = _KEY.encode()
+_NUMBERS: Final = frozenset(str(number) for number in range(1, 100))
 _LANES_MAX: Final = 100  # sessions whose lanes are remembered
 _lanes: Final[dict[str, tuple[int, int]]] = {}
 
@@ -62,10 +63,11 @@ def carries(client_id: str, topic: bytes) -> bool:
 
 
 def _lane(client_id: str) -> tuple[int, int]:
+    """Any client may have an id like these: one that names no lane gets all messages."""
     levels = client_id.removeprefix(FAR_LINK).removeprefix(NEAR_LINK).split("/")
-    if len(levels) != 3 or not (levels[1] + levels[2]).isdecimal():
+    if len(levels) != 3 or not all(level in _NUMBERS for level in levels[1:]):
         return 1, 1
-    return int(levels[1]), max(1, int(levels[2]))
+    return int(levels[1]), int(levels[2])
 
 
 def put_on(client_id: str, outgoing: Outgoing) -> bool:
@@ -82,12 +84,21 @@ def put_on(client_id: str, outgoing: Outgoing) -> bool:
 
 
 def unmark(message: Message) -> None:
-    """Give a message that came by a link the QoS that it has beside the link."""
+    """Give a message that came by a link the QoS that it has beside the link. Its publisher may have put the bytes of a
+    mark anywhere: the last one that is a property counts, and all go."""
     if _KEY_BYTES not in message.properties:
         return
-    for qos, marked in enumerate(_MARKS):
-        if marked in message.properties:
-            message.properties = message.properties.replace(marked, b"")
-            message.qos = qos
-            message.octets = len(message.topic) + len(message.payload) + len(message.properties)
-            return
+    decoded = decode_property_bytes(message.properties)
+    pairs = decoded.get(USER_PROPERTY)
+    kept: list[tuple[str, str]] = []
+    text = ""
+    for pair in pairs if isinstance(pairs, list) else []:
+        if isinstance(pair, tuple) and pair[0] == _KEY:
+            text = pair[1]
+        elif isinstance(pair, tuple):
+            kept.append(pair)
+    if text in ("0", "1"):
+        decoded[USER_PROPERTY] = kept
+        message.properties = encode_property_bytes(decoded)
+        message.qos = int(text)
+        message.octets = len(message.topic) + len(message.payload) + len(message.properties)

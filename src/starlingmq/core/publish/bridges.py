@@ -24,6 +24,7 @@ SITE_BYTES: Final = 4  # of the digest that names a site
 MARK: Final = "starlingmq-sites"  # a User Property of messages: see starlingmq.bridges.site_mark
 _MARK_KEY: Final = MARK.encode()
 SITE: Final = "starlingmq-site"  # a User Property of CONNECT of a bridge and of its CONNACK: the sender's site
+KNOWS_LINKS: Final = "starlingmq-links"  # a User Property of CONNACK for a link: earlier versions have bridges only
 
 
 def state_topic(client_id: str) -> bytes:
@@ -56,12 +57,12 @@ def sites_of(properties: bytes) -> list[str]:
     return found
 
 
-def tell_site(site: str, properties: Properties, agreed: Properties) -> bool:
+def tell_site(site: str, properties: Properties, agreed: Properties, link: bool) -> bool:
     """If this CONNECT is one of another StarlingMQ's bridge, name the own ``site`` in CONNACK: what has been here is
-    not sent here again. Returns whether it is."""
+    not sent here again. Returns whether it is. ``link``: and say that links are known here."""
     pairs = properties.get(USER_PROPERTY)
     if isinstance(pairs, list) and any(isinstance(pair, tuple) and pair[0] == SITE for pair in pairs):
-        agreed.setdefault(USER_PROPERTY, [(SITE, site)])
+        agreed.setdefault(USER_PROPERTY, [(SITE, site), (KNOWS_LINKS, "1")] if link else [(SITE, site)])
         return True
     return False
 

@@ -17,6 +17,7 @@ from starlingmq.core.retained.stamps import Stamp, stamp_of, stamp_text, stamped
 
 DELETION_FACT: Final = b"stamp/d/"  # and the topic: the name of a fact, its value the time of the note and the stamp
 DELETIONS_MAX: Final = 100_000  # about 40 MB; beyond them the oldest are forgotten
+DELETION_BYTES: Final = 32 * 1024**2  # and beyond so much of topics and stamps
 DELETION_SECONDS: Final = 30 * 86_400.0  # and after this time
 TIME: Final = struct.Struct(">d")
 
@@ -78,6 +79,7 @@ class Deletions:
         before = self.ctx.now - DELETION_SECONDS
         while self._order:
             topic = next(iter(self._order))
-            if len(self._order) <= DELETIONS_MAX and self._order[topic] > before:
+            few = len(self._order) <= DELETIONS_MAX and self.tree.total_bytes <= DELETION_BYTES
+            if few and self._order[topic] > before:
                 break
             self.forget(topic)

@@ -30,6 +30,10 @@ class Overlaps:
         self._shapes = {}
         self._times = {}
 
+    def __len__(self) -> int:
+        """Number of shapes."""
+        return len(self._shapes)
+
     def full_for(self, filter: bytes, repeatable: bool) -> bool:
         """Whether the filter would be one too many."""
         if len(self._shapes) < OVERLAPS_MAX:

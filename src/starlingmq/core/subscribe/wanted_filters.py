@@ -17,6 +17,7 @@ is known from its SUBSCRIBE (the User Property ``PATHS``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.core.context.context import Context
@@ -35,7 +36,15 @@ PATHS: Final = "starlingmq-paths"
 RESERVED: Final = (b"$SYS/", b"$events/", b"$bridge/", b"$link/")
 ANSWER_BYTES: Final = 16_384
 LOOKS: Final = 200  # filters of a step
+KNOWN_SECONDS: Final = 60.0
 PATHS_MAX: Final = 8  # of a filter: further ones are left out, as long as one is left it travels
+PATH_CHARS_MAX: Final = 256  # a longer one is none
+
+
+def some_of(paths: Iterable[str]) -> str:
+    """The paths as they are told: not more than a property holds, the shortest first."""
+    found = sorted({path for path in paths if 0 < len(path) <= PATH_CHARS_MAX}, key=lambda path: (len(path), path))
+    return ";".join(sorted(found[:PATHS_MAX]))
 
 
 class FilterFeed(Job):
@@ -51,18 +60,20 @@ class FilterFeed(Job):
     asked: bool
     at_first: bool  # the filters that there were at the beginning are not all told
     queued: bool  # among the jobs
+    complete: bool  # COMPLETE has come
 
     def __init__(self, owner: WantedFilters, client: Client, session: Session) -> None:
         self.owner = owner
         self.client = client
         self.session = session
         self.base = base_of(session.client_id)
-        self.pending = dict.fromkeys(owner.router.tree.filters())
+        self.pending = dict(owner.known)
         self.told = {}
         self.paths = {}
         self.asked = True
         self.at_first = True
         self.queued = False
+        self.complete = False
 
     def step(self) -> bool:
         """Look at some filters that have changed, and answer."""
@@ -105,6 +116,15 @@ class FilterFeed(Job):
         del self.told[filter]
         return b"-%b\0\0" % filter
 
+    def note(self, changed: Iterable[bytes], present: set[bytes]) -> None:
+        """These filters have changed. Those that came and went before they were told are not remembered: the other
+        side need not ask, and there may be any number of them."""
+        for filter in changed:
+            if filter in present or filter in self.told:
+                self.pending[filter] = None
+            else:
+                self.pending.pop(filter, None)
+
     def rouse(self) -> None:
         if self.asked and not self.queued and (self.pending or self.at_first):
             self.queued = True
@@ -118,26 +138,36 @@ class WantedFilters(FilterWatcher):
     router: Router
     feeds: dict[str, FilterFeed]  # by client id
     changed: dict[bytes, None]
+    known: dict[bytes, None]  # all filters that there are, while the router tells of changes
+    until: float  # without feeds it does so until then: any client may ask, and come back to ask again
 
     def __init__(self, ctx: Context, router: Router) -> None:
         self.ctx = ctx
         self.router = router
         self.feeds = {}
         self.changed = {}
+        self.known = {}
+        self.until = 0.0
 
     def ask(self, client: Client, session: Session, filter: bytes) -> list[bytes]:
         """A link's client asks. Returns the filters whose subscriptions are to end."""
         feed = self.feeds.get(session.client_id)
         if filter == WANTED:
+            if feed is not None and feed.client is client:
+                return []  # once for each connection: all filters cost much
+            if self.router.watcher is None:
+                self.known = dict.fromkeys(self.router.tree.filters())
+                self.router.watcher = self
+            self.ctx.work -= len(self.known) // LOOKS
             feed = self.feeds[session.client_id] = FilterFeed(self, client, session)
-            self.router.watcher = self
             feed.rouse()
         elif feed is None or feed.client is not client:
             return []
         elif filter == MORE:
             feed.asked = True
             feed.rouse()
-        elif filter == COMPLETE:
+        elif filter == COMPLETE and not feed.complete:
+            feed.complete = True
             return [
                 whole
                 for whole, _ in session.subscriptions()
@@ -154,7 +184,7 @@ class WantedFilters(FilterWatcher):
         pairs = packet.properties.get(USER_PROPERTY)
         for pair in pairs if isinstance(pairs, list) else []:
             if isinstance(pair, tuple) and pair[0] == PATHS:
-                paths = pair[1]
+                paths = some_of(pair[1].split(";", PATHS_MAX)[:PATHS_MAX])
         if feed.paths.get(filter) != paths:
             feed.paths[filter] = paths
             self.change(filter)
@@ -173,19 +203,28 @@ class WantedFilters(FilterWatcher):
     def step(self) -> bool:
         changed = self.changed
         self.changed = {}
+        present = {filter for filter in changed if self.router.tree.has(filter)}
+        for filter in changed:
+            if filter in present:
+                self.known[filter] = None
+            else:
+                self.known.pop(filter, None)
         for feed in list(self.feeds.values()):
             if feed.session.client is not feed.client:
                 self.end(feed)
                 continue
-            feed.pending.update(changed)
+            feed.note(changed, present)
             feed.rouse()
+        if not self.feeds and self.ctx.now >= self.until:
+            self.router.watcher = None
+            self.known = {}
         return True
 
     def end(self, feed: FilterFeed) -> None:
         if self.feeds.get(feed.session.client_id) is feed:
             del self.feeds[feed.session.client_id]
         if not self.feeds:
-            self.router.watcher = None
+            self.until = self.ctx.now + KNOWN_SECONDS
 
     def paths(self, filter: bytes, base: str) -> str:
         """The paths by which this filter came here, other than by the link ``base``; "" if no one else wants it."""
@@ -194,11 +233,13 @@ class WantedFilters(FilterWatcher):
             if isinstance(subscriber, Subscription) and is_link(subscriber.session.client_id):
                 client_id = subscriber.session.client_id
                 feed = self.feeds.get(client_id)
-                if base_of(client_id) == base or feed is None:
+                if base_of(client_id) == base:
                     continue
-                for path in feed.paths.get(filter, "").split(";"):
-                    if path and len(found) < PATHS_MAX:
-                        found.append(f"{path} {self.ctx.site}")
+                paths = "" if feed is None else feed.paths.get(filter, "")
+                if not paths:  # of an earlier connection, so messages wait here; or not one of those that are learned
+                    return self.ctx.site
+                if len(found) < PATHS_MAX:
+                    found += [f"{path} {self.ctx.site}" for path in paths.split(";")]
             elif not isinstance(subscriber, Subscription) or not subscriber.session.ended:
                 return self.ctx.site
-        return ";".join(sorted(set(found)))
+        return some_of(found)

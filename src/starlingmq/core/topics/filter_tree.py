@@ -12,6 +12,7 @@ until that one goes, too. This costs memory of the order of that filter's length
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.core.structures.sharded_dict import ShardedDict
@@ -205,13 +206,12 @@ class FilterTree:
         """Whether exactly this filter has a subscriber."""
         return self._slot(filter) is not None
 
-    def at(self, filter: bytes) -> list[object]:
-        """The values under exactly this filter."""
+    def at(self, filter: bytes) -> Iterable[object]:
+        """The values under exactly this filter, not copied: there may be many."""
         slot = self._slot(filter)
-        found: list[object] = []
-        if slot is not None:
-            _collect(slot, found)
-        return found
+        if slot is None:
+            return ()
+        return slot.values() if isinstance(slot, dict) else (_value(slot),)
 
     def filters(self) -> list[bytes]:
         """All filters with a subscriber, in byte order."""
