@@ -213,6 +213,12 @@ def test_settings_that_no_link_has_are_refused(more: dict[str, Any], problem: st
     assert problem in str(caught.value)
 
 
+def test_links_need_qos_2() -> None:
+    tree = {"listeners": ["mqtt://127.0.0.1:0"], "mqtt": {"max_qos": 1}, "links": [link("mqtt://h")]}
+    with pytest.raises(ConfigError, match=r"mqtt\.max_qos: links need QoS 2"):
+        from_tree(tree)
+
+
 def test_names_of_links_bridges_and_lanes_differ() -> None:
     with pytest.raises(ConfigError, match=r"links\[0\]\.name: b\.2 is the name of another link or bridge"):
         from_tree({"links": [link("mqtt://h", lanes=2)], "bridges": [link("mqtt://h") | {"name": "b.2"}]})

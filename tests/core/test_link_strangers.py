@@ -130,6 +130,28 @@ def test_filters_of_a_link_that_is_away_are_wanted_until_it_says_otherwise() -> 
     assert payloads(one) == [b"-t/1\0\0"]
 
 
+def test_the_end_of_an_earlier_session_takes_nothing_from_the_new_one() -> None:
+    world = World()
+    filters = [f"t/{number}" for number in range(1000)]
+
+    def connect() -> FakeClient:
+        link = world.connect("$link/a", properties={SESSION_EXPIRY_INTERVAL: 1000})
+        ask(link, "$link/wanted")
+        link.send(Subscribe(1, [SubscribeRequest(name.encode(), 2, True, True, 2) for name in filters], {}))
+        link.expect(Suback)
+        return link
+
+    connect().drop()
+    state = world.state
+    earlier = state.ctx.sessions["$link/a"]
+    link = connect()
+    session = state.ctx.sessions["$link/a"]
+    assert session is not earlier
+    state.subscribing.wanted.dropped(earlier, b"t/0")  # as the job does that takes it apart
+    ask(link, "$link/complete")
+    assert session.subscription_count() == len(filters)
+
+
 def test_the_filters_that_there_are_need_not_be_searched_again_soon() -> None:
     world = World()
     world.state.ctx.bridge("here", {})

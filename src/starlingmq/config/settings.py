@@ -233,6 +233,8 @@ def checked(config: Config) -> Config:
     check_streams(config.streams, config.node.data_dir)
     check_bridges(config.bridges)
     check_links(config.links, config.bridges)
+    if config.links and config.mqtt.max_qos != 2:
+        raise ConfigError("mqtt.max_qos: links need QoS 2; set 2, or use bridges")
     if config.cluster.enabled and any(bridge.follow.database for bridge in config.bridges):
         raise ConfigError(
             "bridges[].follow.database: works for a single broker; move the clients before it is a cluster"

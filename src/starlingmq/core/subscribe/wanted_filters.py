@@ -178,7 +178,7 @@ class WantedFilters(FilterWatcher):
     def note(self, session: Session, filter: bytes, packet: Subscribe) -> None:
         """A link's client subscribes to a filter that came to its side by the paths that it names."""
         feed = self.feeds.get(session.client_id)
-        if feed is None:
+        if feed is None or feed.session is not session:
             return
         paths = ""
         pairs = packet.properties.get(USER_PROPERTY)
@@ -191,7 +191,7 @@ class WantedFilters(FilterWatcher):
 
     def dropped(self, session: Session, filter: bytes) -> None:
         feed = self.feeds.get(session.client_id)
-        if feed is not None:
+        if feed is not None and feed.session is session:  # not those of one that has ended, and is taken apart
             feed.paths.pop(filter, None)
 
     def change(self, filter: bytes) -> None:
