@@ -204,6 +204,7 @@ async def test_another_kind_of_broker_is_refused(
     [
         ({"version": "3.1.1"}, "links[0].version: links speak MQTT 5.0; leave it out, or use bridges"),
         ({"servers": ["nats://h"]}, "links[0].servers: links speak MQTT; use bridges for NATS servers and Kafka"),
+        ({"client_id": "a/1/2"}, "links[0].client_id: a slash is not allowed: the number of the lane follows one"),
         ({"lanes": 17}, "links[0].lanes: expected int <= 16"),
     ],
 )

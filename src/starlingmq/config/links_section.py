@@ -59,6 +59,8 @@ def check_links(links: tuple[LinkConfig, ...], bridges: tuple[BridgeConfig, ...]
             raise ConfigError(f"{path}.servers: links speak MQTT; use bridges for NATS servers and Kafka")
         if link.follow.database:
             raise ConfigError(f"{path}.follow.database: links have no clients to follow; use bridges")
+        if "/" in link.client_id:
+            raise ConfigError(f"{path}.client_id: a slash is not allowed: the number of the lane follows one")
         if link.version != "5.0":
             raise ConfigError(f"{path}.version: links speak MQTT 5.0; leave it out, or use bridges")
 
