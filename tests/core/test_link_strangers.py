@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.conformance.kit import acknowledge, deliver, messages, payloads, subscribe, subscriber
+from tests.conformance.kit import acknowledge, deliver, messages, payloads, persistent, publish, subscribe, subscriber
 from tests.harness import FakeClient, World
 from tests.storage.world import StoredWorld
 
@@ -16,7 +16,8 @@ from starlingmq.core.publish.bridges import SITE
 from starlingmq.core.retained import deletions
 from starlingmq.core.retained.stamps import STAMP
 from starlingmq.core.subscribe.wanted_filters import KNOWN_SECONDS, PATH_CHARS_MAX, PATHS, PATHS_MAX, some_of
-from starlingmq.wire.mqtt import Publish, Suback, Subscribe, SubscribeRequest
+from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
+from starlingmq.wire.packets import PUBREL
 from starlingmq.wire.properties import (
     CORRELATION_DATA,
     PROPERTIES_MAX,
@@ -244,3 +245,22 @@ def test_a_message_of_a_link_is_delivered_once_acknowledged() -> None:
     (message,) = messages(stranger)
     assert message.qos == 2
     acknowledge(stranger, message)
+
+
+@pytest.mark.parametrize("filter", ["t", "$share/g/t"])
+def test_a_released_message_leaves_after_it_is_stored(filter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StoredWorld()
+    receiver = subscriber(world, filter, client_id="r")
+    publisher = persistent(world, "p", 5)
+    publish(publisher, "t", b"x", qos=2)
+    receiver.receive()
+    held: list[int] = []
+    turn = world.state.turn
+
+    def look(now: float) -> None:
+        held.append(receiver.client.stored_from)
+        turn(now)
+
+    monkeypatch.setattr(world.state, "turn", look)
+    publisher.send(Ack(PUBREL, 1))
+    assert held[0] == 0 and payloads(receiver) == [b"x"]

@@ -822,7 +822,7 @@ class Delivery:
                 return False
             client.frames.append(frame)
             client.size += len(frame)
-        if client.waiting != 0 and client.stored_from < 0:
+        if (client.waiting != 0 or ctx.releasing) and client.stored_from < 0:  # also members of groups
             client.stored_from = 0
         if not client.dirty:
             client.dirty = True
