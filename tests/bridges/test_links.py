@@ -17,6 +17,7 @@ from starlingmq.client import Client
 from starlingmq.client.options import QOS
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import from_tree
+from starlingmq.core.connect import connecting
 from starlingmq.core.session.session import Session
 
 BOTH = {"filter": "t/#", "direction": "both"}
@@ -212,6 +213,14 @@ def test_settings_that_no_link_has_are_refused(more: dict[str, Any], problem: st
     with pytest.raises(ConfigError) as caught:
         from_tree({"links": [link("mqtt://h") | more]})
     assert problem in str(caught.value)
+
+
+async def test_a_starlingmq_without_links_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "is_link", lambda client_id: False)  # it names its site, as earlier versions do
+    far = await site(serve, "far")
+    near = await site(serve, "near", link(far.url))
+    view = await near.until(lambda view: bool(view.problem))
+    assert view.problem == "the other broker is no StarlingMQ with links; use bridges for it"
 
 
 def test_links_need_qos_2() -> None:
