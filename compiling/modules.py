@@ -39,10 +39,8 @@ carries many messages.
 """
 
 MODULES: Final = {
-    "bridges/bridge.py": "runs for each read and each turn of a bridge",
     "bridges/bridge_relay.py": "runs for each message of a bridge",
     "bridges/far_line.py": "reads and writes the far connection of a bridge",
-    "bridges/nats_bridge.py": "inherits from a compiled class",
     "bridges/nats_relay.py": "runs for each message of a bridge",
     "bridges/passed_requests.py": "runs for each request of a bridge",
     "bridges/site_mark.py": "runs for each message of a bridge",

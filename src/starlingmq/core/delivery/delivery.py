@@ -69,8 +69,7 @@ class Delivery:
         audit = ctx.audit
         if audit is not None and (route.reserved or not audit.accepted(message, publisher)):
             audit = None
-        acknowledged = message.qos != 0
-        alone = len(route.subscriptions) == 1
+        acknowledged, found = message.qos != 0, len(route.subscriptions)
         for subscription in route.subscriptions:
             session = subscription.session
             client = session.client
@@ -84,7 +83,7 @@ class Delivery:
                 self.give(message, subscription, publisher)
                 continue
             if acknowledged and subscription.qos != 0:
-                if not self.transmit_shared(session, client, message, subscription.qos, alone):
+                if not self.transmit_shared(session, client, message, subscription.qos, found == 1):
                     self.give(message, subscription, publisher)
                 continue
             if session.queue is not None and session.queue.qos0 != 0:
@@ -113,7 +112,6 @@ class Delivery:
                 client.stored_from = 0
         if ctx.releasing:
             ctx.hold_frames(route.subscriptions)
-        found = len(route.subscriptions)
         if publisher is None or publisher.node == 0:  # the node of a group has stored it already
             ctx.work -= GROUP_WORK * len(route.groups)
             for group in route.groups:
