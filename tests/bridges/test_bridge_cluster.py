@@ -29,17 +29,25 @@ class Carriers:
     """Looks which node carries the bridge: the last one that has connected to the other broker. While the nodes start,
     each may find itself alone for a moment."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, kind: str = "bridge") -> None:
         self.cluster = cluster
+        self.kind = kind
 
     def now(self) -> Node | None:
         found = {
             line[:23]: node  # by time
             for node in self.cluster.nodes
             for line in node.said().splitlines()
-            if "bridge b: connected to" in line
+            if f"{self.kind} b: connected to" in line
         }
         return found[max(found)] if found else None
+
+    def server(self) -> str:
+        """URL of the node that the carrier was last connected to."""
+        node = self.now()
+        assert node is not None
+        lines = [line for line in node.said().splitlines() if f"{self.kind} b: connected to" in line]
+        return lines[-1].partition("connected to ")[2].strip().strip('"}')
 
     async def next(self, before: Node | None = None) -> Node:
         """The next one after ``before``."""
@@ -119,3 +127,52 @@ async def test_the_bridge_moves_with_all_that_waits_for_it(tmp_path: Path) -> No
                         await client.publish("in/a", "y", qos=2)
                     assert (await here.one())[1] == b"y"
             assert not cluster.complaints()
+
+
+@pytest.mark.long(alone="the nodes of two clusters, as processes")
+@pytest.mark.timeout(600)
+async def test_a_link_between_two_clusters_loses_a_node_at_each_side(tmp_path: Path) -> None:
+    for name in ("near", "far"):
+        (tmp_path / name).mkdir()
+    settings = {"copies": 2, "lease_ttl": 3}
+    near, far = (Cluster(tmp_path / name, 3, settings, proxies=False) for name in ("near", "far"))
+    link = {"name": "b", "servers": [node.url for node in far.nodes], "topics": [{"filter": "out/#"}], "keep_alive": 5}
+
+    def add_link(settings: dict[str, Any]) -> None:
+        settings["links"] = [link]
+        settings["cluster"]["name"] = "near"
+
+    def name_far(settings: dict[str, Any]) -> None:
+        settings["cluster"]["name"] = "far"
+
+    for node in near.nodes:
+        node.configure(add_link)
+    for node in far.nodes:
+        node.configure(name_far)
+    with near, far:
+        for cluster in (near, far):
+            await cluster.whole()
+            await copied(cluster, 2)
+        carriers = Carriers(near, "link")
+        first = await carriers.next()
+        taker = next(node for node in far.nodes if carriers.server() == node.url)
+        reader_at = next(node for node in far.nodes if node is not taker)
+        async with reading(reader_at.url, "out/#") as there:
+            came: list[int] = []
+
+            async def all_of(until: int) -> None:
+                async with within(4 * SECONDS):
+                    while set(range(until)) - set(came):
+                        came.extend(int(each.payload) for each in await there.take())
+
+            await publish_at(near.nodes, 0)
+            await all_of(COUNT)
+            first.kill()
+            rest = [node for node in near.nodes if node is not first]
+            await publish_at(rest, COUNT)
+            await all_of(2 * COUNT)
+            taker.kill()
+            await publish_at(rest, 2 * COUNT)
+            await all_of(3 * COUNT)
+            assert sorted(came) == list(range(3 * COUNT)), "each once, at QoS 1 as well"
+        assert not near.complaints() + far.complaints()

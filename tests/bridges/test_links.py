@@ -13,6 +13,7 @@ from tests.client.brokers import Broker as Mosquitto
 from tests.patience import within
 
 from starlingmq.bridges.bridge_set import carrier
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.client import Client
 from starlingmq.client.options import QOS
 from starlingmq.config.section_types import ConfigError
@@ -239,3 +240,22 @@ def test_each_lane_has_a_node_of_its_own_where_there_are_so_many() -> None:
         carriers = [carrier("paris", nodes, lane) for lane in range(1, 4)]
         assert len(set(carriers)) == min(3, len(nodes)) and set(carriers) <= set(nodes)
     assert carrier("paris", [], 2) == 0
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_publishers_are_held_by_a_dead_line_only_if_asked_for(serve: Serve, asked: bool) -> None:
+    settings = {"node": {"name": "near"}, "mqtt": {"max_mqueue_len": 20}, "limits": {"publisher_hold": "1h"}}
+    (port,) = free_ports(1)
+    dead = link(f"mqtt://127.0.0.1:{port}", hold_publishers=asked, filters="fixed")
+    near = await serve(links=[dead], **settings)
+    counters = near.broker.state.ctx.counters
+    async with Client(near.url) as client:
+        sent = [client.publish_soon("t/a", str(number), qos=1) for number in range(40)]
+        if asked:
+            async with within(PATIENCE):
+                while not counters.held_publishers:
+                    await asyncio.sleep(LOOK)
+            near.broker.reload(from_tree({"listeners": ["mqtt://127.0.0.1:0"], **settings}))
+        await asyncio.gather(*sent)
+        assert counters.held_publishers == asked
+        assert asked or near.view().waiting == 40

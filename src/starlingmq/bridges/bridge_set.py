@@ -19,7 +19,7 @@ from starlingmq.config.bridges_section import BridgeConfig, speaks_kafka, speaks
 from starlingmq.config.links_section import LinkLane, carried
 from starlingmq.config.settings import Config
 from starlingmq.core.messages.link_marks import is_link, name_of
-from starlingmq.core.publish.bridges import bounds_of, session_of, site_of
+from starlingmq.core.publish.bridges import bounds_of, holding_of, session_of, site_of
 from starlingmq.core.session.session import BRIDGE_PREFIX
 from starlingmq.net.driver import Driver
 from starlingmq.wire.digests import blake2b
@@ -66,7 +66,7 @@ class BridgeSet:
     def use(self, config: Config) -> None:
         """Start the bridges of these settings, and end others; one whose settings have not changed goes on."""
         site = site_of(config)
-        self._driver.state.ctx.bridge(site, bounds_of(config))
+        self._driver.state.ctx.bridge(site, bounds_of(config), holding_of(config))
         wanted = {each.name: each for each in carried(config.bridges, config.links)}
         for name, bridge in list(self._bridges.items()):
             if wanted.get(name) != bridge.config:

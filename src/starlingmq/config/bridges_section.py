@@ -179,6 +179,13 @@ class BridgeConfig(Section, frozen=True):
         Count,
         Meta(description="Messages that wait for the other broker before the oldest is dropped; 0 sets no limit."),
     ] = 1_000_000
+    hold_publishers: Annotated[
+        bool,
+        Meta(
+            description="Whether publishers are held back, as for a slow client, once half of mqtt.max_mqueue_len "
+            "messages wait for the other broker."
+        ),
+    ] = False
     queue_bytes: Annotated[
         Size, Meta(description="Bytes that wait for the other broker before the oldest is dropped; 0 sets no limit.")
     ] = 1024**3

@@ -8,7 +8,7 @@ from starlingmq._version import __version__
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.publish.bridges import bounds_of, site_of
+from starlingmq.core.publish.bridges import bounds_of, holding_of, site_of
 from starlingmq.hooks import Hooks, OnEvent
 from starlingmq.node.connection_log import NoticeLog
 
@@ -23,7 +23,7 @@ def new_state(config: Config, hooks: Hooks, access: AccessControl, now: float) -
     state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
     state.nats.keys.verify = access.verifier(config)
     access.admit(state, config)
-    state.ctx.bridge(site_of(config), bounds_of(config))
+    state.ctx.bridge(site_of(config), bounds_of(config), holding_of(config))
     publishing = hooks.authorize is not None or hooks.on_publish is not None
     wanted = hooks.on_event is not None or config.log.connections
     state.ctx.use_hooks(publishing, hooks.authorize is not None, wanted)

@@ -202,6 +202,7 @@ class Ending:
             ctx.cluster.claims.released.append((session.client_id, session.epoch))
         if session.kept:
             ctx.write(Write(SESSION_DELETE, session))
+        self.delivery.let_go(session)
         self.delivery.pass_on(session, True)
         self.subscribing.discard(session)
         lost = 0 if session.queue is None else len(session.queue)

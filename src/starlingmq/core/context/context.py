@@ -100,6 +100,7 @@ class Context(BaseContext):
     session_owner: int  # one of ``core.session.session_user.RULES``
     site: str  # the name of this broker or cluster for bridges of others; "": they are not told
     bridge_bounds: dict[str, tuple[int, int]]  # messages and bytes that may wait, by client id of a bridge
+    bridge_holds: set[str]  # client ids of bridges that hold publishers back while messages wait for them
     linked: dict[str, int]  # sessions of bridges between StarlingMQs, by client id (DONE, REPLAYING or OWED)
     stamping: bool  # retained messages get stamps (core.retained.stamps): there are bridges, here or to here
     # copies for the hot path
@@ -157,6 +158,7 @@ class Context(BaseContext):
         self.session_owner = BY_USER
         self.site = ""
         self.bridge_bounds = {}
+        self.bridge_holds = set()
         self.linked = {}
         self.stamping = False
         self.configure(mqtt, limits)
@@ -244,11 +246,20 @@ class Context(BaseContext):
         self.rights_of = rights_of
         self.standing_of = standing_of
 
-    def bridge(self, site: str, bounds: dict[str, tuple[int, int]]) -> None:
+    def may_hold(self, session: Session) -> bool:
+        """Whether publishers may be held back for this session: its client is there, or it is a bridge's that asks."""
+        return session.client is not None or (len(self.bridge_holds) != 0 and session.client_id in self.bridge_holds)
+
+    def holds_nobody(self, client_id: str) -> bool:
+        """Whether no publisher is held back for this session: one of a bridge that was not asked to."""
+        return client_id in self.bridge_bounds and client_id not in self.bridge_holds
+
+    def bridge(self, site: str, bounds: dict[str, tuple[int, int]], holds: set[str] | None = None) -> None:
         """Set the name of this broker or cluster for bridges, and by client id of its own ones, how many messages and
         bytes may wait for each."""
         self.site = site
         self.bridge_bounds = bounds
+        self.bridge_holds = holds or set()
         self.stamping = len(bounds) != 0 or len(self.linked) != 0
         for client_id, (length, octets) in bounds.items():
             session = self.sessions.get(client_id)

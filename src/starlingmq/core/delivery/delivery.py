@@ -370,7 +370,7 @@ class Delivery:
                 self.give_up(session, gone, "expired" if gone.message.expired(ctx.now) else "queue_full")
                 if not gone.message.topic:  # only the disk has it: that of the message that takes its place
                     ctx.counters.dropped_about(session.client_id[:NAME_CHARS_MAX], outgoing.message.topic)
-        if session.client is not None and len(queue) >= self.high_mark() and publisher is not None:
+        if publisher is not None and ctx.may_hold(session) and len(queue) >= self.high_mark():
             self.hold(session, publisher)
 
     def _is_promised(self, session: Session, promised: bool) -> bool:
@@ -398,10 +398,10 @@ class Delivery:
         ctx = self.ctx
         client = publisher.client
         receiver = session.client
-        if session.stalled or client is None or ctx.hold_seconds == 0.0 or session.client_id in ctx.bridge_bounds:
+        if session.stalled or client is None or ctx.hold_seconds == 0.0 or ctx.holds_nobody(session.client_id):
             return
         if receiver is None:
-            if not session.is_group_queue:
+            if not session.is_group_queue and session.client_id not in ctx.bridge_holds:
                 return
         elif receiver is client or receiver.halted & HELD:
             return

@@ -80,6 +80,11 @@ def session_of(bridge: BridgeConfig) -> str:
     return BRIDGE_PREFIX + bridge.name
 
 
+def holding_of(config: Config) -> set[str]:
+    """The client ids of those that hold publishers back."""
+    return {session_of(each) for each in carried(config.bridges, config.links) if each.hold_publishers}
+
+
 def bounds_of(config: Config) -> dict[str, tuple[int, int]]:
     """By client id of each bridge and lane of a link: messages and bytes that may wait."""
     every = carried(config.bridges, config.links)
