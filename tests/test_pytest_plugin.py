@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import socket
 import threading
 import time
@@ -17,6 +15,7 @@ import pytest
 from starlingmq.config.settings import ConfigError
 from starlingmq.hooks import Publication
 from starlingmq.pytest_plugin import MqttBroker
+from tests.descriptors import open_descriptors
 from tests.patience import slowness
 
 pytest_plugins = "pytester"
@@ -110,8 +109,7 @@ def test_hooks_of_the_test_are_called_too() -> None:
 
 def held() -> tuple[int, int]:
     """Threads and open files of this process."""
-    gc.collect()  # paho's clients are cycles with sockets in them
-    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+    return threading.active_count(), len(open_descriptors())  # paho's clients are cycles with sockets in them
 
 
 def test_nothing_is_left_of_it() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.conftest import Node, Nodes
+from tests.descriptors import open_descriptors
 from tests.patience import within
 
 from starlingmq.net.broker_loop import BrokerLoop, client_sockets
@@ -33,10 +34,10 @@ def in_rounds(test: Callable[[], Awaitable[None]]) -> None:
         while any(type(each) is PeerSocket for each in sockets.by_descriptor):
             await asyncio.sleep(0)
 
-    descriptors = set(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     with asyncio.Runner(loop_factory=BrokerLoop) as runner:
         runner.run(run())
-    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert open_descriptors() == descriptors
 
 
 async def pair_in_rounds() -> tuple[PeerConnection, PeerConnection]:

@@ -15,6 +15,7 @@ import trustme
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
 from tests.cluster.stranger import MIB, Stranger
 from tests.cluster.test_peers import certified
+from tests.descriptors import open_descriptors
 from tests.few import few
 from tests.patience import slowness, within
 
@@ -213,7 +214,7 @@ async def test_strangers_that_stop_within_the_tls_handshake_keep_neither_places_
     authority = trustme.CA()
     two = await nodes.start("two", 2, secret=SECRET, tls=certified(tmp_path / "two", authority), listen="0.0.0.0:0")
     one = await nodes.start("one", 1, secret=SECRET, tls=certified(tmp_path / "one", authority))
-    begun = len(os.listdir("/proc/self/fd"))
+    begun = len(open_descriptors())
     async with AsyncExitStack() as stack, within(WAIT_SECONDS):
         strangers = []
         for number in range(300):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ from starlingmq.net.listeners.urls import ListenerError
 from starlingmq.node.assembly import Sections
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
 from starlingmq.wire.reasons import Reason
+from tests.descriptors import open_descriptors
 from tests.peer import PATIENCE, Peer
 
 from .conftest import Join, Serve
@@ -28,8 +27,7 @@ LOOPBACK = "mqtt://127.0.0.1:0"
 
 
 def open_files() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
+    return len(open_descriptors())
 
 
 def refuses(address: str) -> bool:

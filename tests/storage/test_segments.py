@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.descriptors import open_descriptors
 from tests.storage.segment_figures import figures
 from tests.storage.simfs import SimFiles
 
@@ -184,7 +185,7 @@ def test_scattered_reads_in_any_order(indexed: bool) -> None:
 
 
 def test_few_segments_are_open(tmp_path: Path) -> None:
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = len(open_descriptors())
     journal = journal_of(FileCalls(), open_max=5, directory=str(tmp_path / "journal"))
     for first in range(0, 1000, 5):
         journal.append(numbered(first, 5))
@@ -196,7 +197,7 @@ def test_few_segments_are_open(tmp_path: Path) -> None:
     journal.trim(900)
     journal.close()
     journal.close()
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert len(open_descriptors()) == open_before
     assert len(list(tmp_path.glob("journal/*.log"))) == 20
 
 
