@@ -76,6 +76,7 @@ class Sections(TypedDict, total=False):
     queue_groups: Mapping[str, Any]
     streams: Mapping[str, Any]
     bridges: Iterable[Mapping[str, Any]]
+    links: Iterable[Mapping[str, Any]]
     tracing: Mapping[str, Any]
     alarms: Mapping[str, Any]
 
