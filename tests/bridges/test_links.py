@@ -216,6 +216,7 @@ def test_settings_that_no_link_has_are_refused(more: dict[str, Any], problem: st
     assert problem in str(caught.value)
 
 
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 async def test_a_starlingmq_without_links_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "is_link", lambda client_id: False)  # it names its site, as earlier versions do
     far = await site(serve, "far")

@@ -199,6 +199,7 @@ def linked(world: World, client_id: str, **more: int) -> FakeClient:
     return world.connect(client_id, properties={USER_PROPERTY: [(SITE, "x")], **lasting})
 
 
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 def test_clients_that_say_they_are_bridges_do_not_drive_out_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "LINKED_MAX", 3)
     world = World()
@@ -212,6 +213,7 @@ def test_clients_that_say_they_are_bridges_do_not_drive_out_those_that_are(monke
     assert world.state.ctx.linked["hub"] == DONE and len(world.state.ctx.linked) == 3
 
 
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 def test_deletions_of_long_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletions, "DELETION_BYTES", 10_000)
     world = StoredWorld()
@@ -248,6 +250,7 @@ def test_a_message_of_a_link_is_delivered_once_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("filter", ["t", "$share/g/t"])
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 def test_a_released_message_leaves_after_it_is_stored(filter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = StoredWorld()
     receiver = subscriber(world, filter, client_id="r")

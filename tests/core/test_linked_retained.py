@@ -167,6 +167,7 @@ def test_a_deletion_holds_against_an_older_message_and_over_a_restart() -> None:
     assert len(w.state.publishing.retained.deletions) == 0
 
 
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 def test_deletions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletions, "DELETIONS_MAX", 3)
     w = world()
