@@ -136,19 +136,19 @@ async def test_a_link_between_two_clusters_loses_a_node_at_each_side(tmp_path: P
         (tmp_path / name).mkdir()
     settings = {"copies": 2, "lease_ttl": 3}
     near, far = (Cluster(tmp_path / name, 3, settings, proxies=False) for name in ("near", "far"))
-    link = {"name": "b", "servers": [node.url for node in far.nodes], "topics": [{"filter": "out/#"}], "keep_alive": 5}
-
-    def add_link(settings: dict[str, Any]) -> None:
-        settings["links"] = [link]
-        settings["cluster"]["name"] = "near"
 
     def name_far(settings: dict[str, Any]) -> None:
         settings["cluster"]["name"] = "far"
 
-    for node in near.nodes:
-        node.configure(add_link)
+    def add_link(settings: dict[str, Any]) -> None:
+        settings["cluster"]["name"] = "near"
+        servers = [node.url for node in far.nodes]
+        settings["links"] = [{"name": "b", "servers": servers, "topics": [{"filter": "out/#"}], "keep_alive": 5}]
+
     for node in far.nodes:
         node.configure(name_far)
+    for node in near.nodes:
+        node.configure(add_link)
     with near, far:
         for cluster in (near, far):
             await cluster.whole()
