@@ -109,7 +109,7 @@ class Carrier:
         far.up += relay.take(relay.far, now)
         if self.near is not None:
             self.near.up += relay.take(relay.near, now)
-        kept = sum(map(len, [*relay.near.waiting, *relay.far.waiting, *relay.near.parts, *relay.far.parts]))
+        kept = sum(len(leg.waiting) + len(leg.partial.parts) for leg in (relay.near, relay.far))
         assert kept <= WAITING_MAX, "the relay keeps more and more"
         if relay.ended():
             self.end()

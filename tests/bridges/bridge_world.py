@@ -492,7 +492,7 @@ class BridgeWorld:
             assert relay is not None
             assert not carrier.unmarked, carrier.unmarked[0]
             for leg in (relay.near, relay.far):
-                assert not (leg.out or leg.parts or leg.waiting), "bytes stay in the relay"
+                assert not (leg.out or leg.partial.parts or leg.waiting), "bytes stay in the relay"
             left = relay._steps, relay._released, relay._ending, relay._silent, relay._reused
             assert not any(left), f"the relay keeps {left}"
         for site in self.sites.values():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 import pytest
 from tests.bridges.bridge_world import BridgeWorld
 
@@ -19,11 +22,15 @@ from starlingmq.bridges.bridge_relay import (
     Leg,
     NearSession,
 )
+from starlingmq.bridges.site_mark import mark_of
 from starlingmq.bridges.topic_maps import TopicMap
 from starlingmq.client.options import ConnectOptions
 from starlingmq.client.state import ClientState
 from starlingmq.config.bridges_section import BridgeTopic
+from starlingmq.core.publish.bridges import MARK
 from starlingmq.wire.mqtt import Connack, ack_frame, encode, publish_frame
+from starlingmq.wire.primitives import encode_varint
+from starlingmq.wire.properties import MESSAGE_EXPIRY_INTERVAL, USER_PROPERTY, Properties, encode_properties
 
 TOPICS = (BridgeTopic(filter="#", direction="both"),)
 
@@ -136,3 +143,72 @@ def test_a_far_broker_may_send_more_than_the_near_one_holds(version: str) -> Non
         world.publish(publisher)
     world.calm("with many messages")
     assert world.carriers[0].ran == 1
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_fast_way_of_a_message_has_the_rules_of_the_other_one(seed: int) -> None:
+    """Topics that are not remembered go the other way."""
+    random = Random(f"plain {seed}")
+    version = random.choice([4, 5])
+    largest, retain, retains = random.choice([0, 0, 20, 60]), random.random() < 0.7, random.random() < 0.7
+    held = set(random.sample(range(1, 6), random.randint(0, 2)))
+    fast, other = relays = [running(version), running(version)]
+    for relay in relays:
+        relay.retain = retain
+        relay._held = set(held)
+        for leg in (relay.near, relay.far):
+            leg.max_packet, leg.retains = largest, retains
+            leg.added = encode_varint(len(mark_of(leg.site))) + mark_of(leg.site)
+    ways = Counter[bool]()
+    for _ in range(60):
+        inwards = random.random() < 0.5
+        frame = random_publish(random, version if inwards else 5)
+        for relay in relays:
+            leg = relay.far if inwards else relay.near
+            if relay is other:
+                leg.topics.known.clear()
+            else:
+                ways[bool(leg.topics.known.get(TOPIC_NAMES[0]))] += 1
+            relay.received(leg, frame, 0.0)
+        for one, two in ((fast.near, other.near), (fast.far, other.far)):
+            assert fast.take(one, 0.0) == other.take(two, 0.0)
+        assert vars_of(fast) == vars_of(other)
+        if fast.ended():
+            break
+
+
+TOPIC_NAMES = [b"a", b"a/b", b"$SYS/x", "\u00e9".encode()]
+
+
+def random_publish(random: Random, version: int) -> bytes:
+    """Now and then one that is wrong."""
+    first = 0x30 | random.choice([0, 0, 2, 2, 4, 4, 6 if random.random() < 0.02 else 0])
+    first |= random.random() < 0.3
+    first |= 8 if random.random() < 0.1 and first & 6 else 0
+    topic = random.choice(TOPIC_NAMES)
+    packet_id = random.randint(0 if random.random() < 0.05 else 1, 6).to_bytes(2, "big") if first & 6 else b""
+    properties = b""
+    if version == 5:
+        chosen: list[Properties] = [{}, {}, {}, {MESSAGE_EXPIRY_INTERVAL: 5}, {USER_PROPERTY: [("k", "v")]}]
+        chosen += [{USER_PROPERTY: [(MARK, random.choice(["far", "near", "else"]))]}]
+        properties = encode_properties(random.choice(chosen))
+    payload = random.randbytes(random.choice([0, 1, 5, 20, 60, 130]))
+    body = len(topic).to_bytes(2, "big") + topic + packet_id + properties + payload
+    if random.random() < 0.01:
+        body = body[: random.randint(0, 3)]
+    return bytes([first]) + encode_varint(len(body)) + body
+
+
+def vars_of(relay: BridgeRelay) -> dict[str, object]:
+    counts = relay.counts
+    return {
+        "phase": relay.phase,
+        "problem": relay.problem,
+        "held": relay._held,
+        "reused": relay._reused,
+        "silent": relay._silent,
+        "out": (counts.messages_out, counts.bytes_out),
+        "in": (counts.messages_in, counts.bytes_in),
+        "kept out": counts.kept_out,
+        "again": counts.again,
+    }

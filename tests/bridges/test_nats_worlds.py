@@ -13,8 +13,8 @@ from starlingmq.bridges import nats_relay, passed_requests, subject_maps
 from starlingmq.bridges.nats_relay import NatsRelay
 from starlingmq.bridges.passed_requests import PassedRequests
 from starlingmq.bridges.subject_maps import SubjectMap
-from starlingmq.wire.nats_server_frames import ServerFrames
 from starlingmq.wire.nats_subjects import subject_of
+from starlingmq.wire.partial_frame import PartialFrame
 
 SEEDS_MAX = 200
 
@@ -29,7 +29,7 @@ PLANTED: dict[str, Plant] = {
     "a second reply is too late": patch.object(passed_requests, "ANSWERED_MAX", 0),
     "a filter leaves its parent out": patch.object(subject_maps, "subjects_of", lambda filter: [subject_of(filter)]),
     "a byte is lost between two reads": around(
-        ServerFrames, "_keep", lambda sound, self, data, pos, missing: sound(self, data, pos, missing + 1)
+        PartialFrame, "keep", lambda sound, self, data, pos, missing: sound(self, data, pos, missing + 1)
     ),
 }
 

@@ -52,6 +52,7 @@ from starlingmq.wire.frames import ack_frame, frame_length, publish_frame
 from starlingmq.wire.mqtt import Ack, decode, decode_publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from starlingmq.wire.primitives import BYTE, encode_varint
+from starlingmq.wire.partial_frame import PartialFrame
 from starlingmq.wire.properties import (
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
@@ -181,8 +182,7 @@ class Leg:
     version: int
     topics: TopicMap
     out: list[bytes]  # to be written to its broker
-    parts: list[bytes]  # of an incomplete frame
-    missing: int  # bytes of it
+    partial: PartialFrame
     waiting: list[bytes]  # frames that came before RUNNING
     max_packet: int  # that its broker accepts
     retains: bool  # its broker accepts retained messages
@@ -195,8 +195,7 @@ class Leg:
         self.version = version
         self.topics = topics
         self.out = []
-        self.parts = []
-        self.missing = 0
+        self.partial = PartialFrame()
         self.waiting = []
         self.max_packet = 0
         self.retains = True
@@ -263,17 +262,8 @@ class BridgeRelay:
     def received(self, leg: Leg, data: bytes, now: float) -> None:
         """Bytes have come from the broker of ``leg``."""
         leg.state.heard(now)
-        if leg.missing > len(data):
-            leg.parts.append(data)
-            leg.missing -= len(data)
-            return
-        if leg.parts:
-            leg.parts.append(data)
-            data = b"".join(leg.parts)
-            leg.parts = []
-            leg.missing = 0
         try:
-            self._frames(leg, data, now)
+            self._frames(leg, leg.partial.join(data), now)
         except MqttError as error:
             self._end(leg, f"{self._whose(leg)} broke the protocol: {error.detail}")
 
@@ -327,8 +317,7 @@ class BridgeRelay:
         while pos < size and self.phase != ENDED:
             length = frame_length(data, pos, leg.version == 5)
             if length == 0 or pos + length > size:
-                leg.parts.append(data[pos:])
-                leg.missing = pos + length - size if length != 0 else 0
+                leg.partial.keep(data, pos, pos + length - size if length != 0 else 1)
                 return
             kind = data[pos] >> 4
             if kind < PUBLISH or kind > PUBCOMP or self._greets(leg):

@@ -22,22 +22,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.config.bridges_section import BridgeConfig
-from starlingmq.core.context.ready import INBOUND_PUT, SUBSCRIPTION_PUT, Write
+from starlingmq.core.context.ready import SUBSCRIPTION_PUT, Write
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import PUBLISHED, RELEASED, Outgoing
 from starlingmq.core.peers.session_transfer import Granted
 from starlingmq.core.publish.bridges import sites_of
 from starlingmq.core.session.session import BRIDGE_PREFIX, MOVING_PREFIX, NEVER, SEEN_PREFIX, Session
-from starlingmq.migrate.described import StoredMessage, StoredSession
+from starlingmq.migrate.described import StoredSession
 from starlingmq.migrate.old_session import OldBrokerError, OldConnection
+from starlingmq.migrate.taken_sessions import as_message, encoded_identifiers, granted_of, put_held
 from starlingmq.net.driver import Driver
 from starlingmq.wire.mqtt import Ack, Packet, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, encode_property_bytes
 
 GATHERING: Final = MOVING_PREFIX  # before the client id: a session that is here while the move is not complete
 SEEN: Final = SEEN_PREFIX  # likewise: it gets K2
@@ -96,27 +95,19 @@ class SessionMove:
         expiry = min(found.expiry, NEVER)
         session = state.mover.arrive(found.client_id, 0, expiry, left, [], 0, False, False, found.owner)
         for packet_id, message in found.held.items():
-            held = self._held(message)
-            state.restoring.handshake(session, packet_id, held, state.ctx.now)
-            state.ctx.write(Write(INBOUND_PUT, session, packet_id, message=held))
+            put_held(state, session, packet_id, as_message(message, state.ctx.now))
         return session
 
     def _gather(self) -> None:
         """From now on the messages for C gather here; M goes to the old broker after all earlier ones."""
         self._at()
-        gathering = [*self._granted(), Granted(self._markers + b"/+", 2, False, False, b"")]
+        gathering = [*granted_of(self.known), Granted(self._markers + b"/+", 2, False, False, b"")]
         wanted = (gathering, [Granted(self._markers + b"/k2", 2, False, False, b"")])
         for name, granted in zip(self._names, wanted, strict=True):
             self.state.ctx.unbound(name)
             self.state.mover.arrive(name, 0, NEVER, 0.0, granted, 0, False, False, None)
         now = self.state.ctx.now
         self.state.publishing.route(Message(self._markers + b"/m", b"", 2, False, b"", 0.0, "", now), None)
-
-    def _granted(self) -> list[Granted]:
-        return [
-            Granted(each.filter, each.qos, each.no_local, each.retain_as_published, _identifiers([each.identifier]))
-            for each in self.known.subscriptions
-        ]
 
     def _at(self) -> None:
         self.state.ctx.at(self.driver.clock())
@@ -159,7 +150,8 @@ class SessionMove:
             message = Message(
                 packet.topic, packet.payload, packet.qos, packet.retain, packet.properties, expires_at, "", now
             )
-            outgoing = Outgoing(message, packet.qos, packet.retain, _identifiers(packet.subscription_ids or ()), None)
+            identifiers = encoded_identifiers(packet.subscription_ids or ())
+            outgoing = Outgoing(message, packet.qos, packet.retain, identifiers, None)
             self.messages += 1
             if packet.dup:
                 self.state.mover.put_window(session, packet.packet_id, PUBLISHED, outgoing)
@@ -225,7 +217,7 @@ class SessionMove:
 
     def _subscribe(self, session: Session) -> None:
         state = self.state
-        for each in self._granted():
+        for each in granted_of(self.known):
             before = session.subscription(each.whole)
             state.restoring.subscription(
                 session, each.whole, each.qos, each.no_local, each.retain_as_published, each.ids
@@ -235,20 +227,3 @@ class SessionMove:
             state.subscribing.count(each.whole, session, before, after, arrives=True)
             if state.ctx.recording:
                 state.ctx.write(Write(SUBSCRIPTION_PUT, session, topic=each.whole, subscription=after))
-
-    def _held(self, found: StoredMessage) -> Message:
-        return Message(
-            found.topic,
-            found.payload,
-            found.qos,
-            found.retain,
-            found.properties,
-            found.expires_at,
-            found.publisher,
-            self.state.ctx.now,
-        )
-
-
-def _identifiers(identifiers: Iterable[int]) -> bytes:
-    found = [each for each in identifiers if each]
-    return encode_property_bytes({SUBSCRIPTION_IDENTIFIER: found}) if found else b""

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from starlingmq._version import __version__
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.context.ready import INBOUND_PUT, Write
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
-from starlingmq.core.peers.session_transfer import Granted
 from starlingmq.core.session.session import NEVER
 from starlingmq.migrate.described import Description, StoredMessage, StoredSession, Waiting
+from starlingmq.migrate.taken_sessions import as_message, encoded_identifiers, granted_of, put_held
 from starlingmq.storage.opening import open_store
 from starlingmq.storage.store import Store
-from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, encode_property_bytes
 
 BATCH: Final = 256  # writes of one turn
 
@@ -70,17 +68,12 @@ class _Taking:
     def _session(self, found: StoredSession) -> Iterator[None]:
         state, now = self.state, self.state.ctx.now
         left = max(0.0, found.expires_at - now) if found.expires_at else float(found.expiry)
-        granted = [
-            Granted(each.filter, each.qos, each.no_local, each.retain_as_published, _identifiers([each.identifier]))
-            for each in found.subscriptions
-        ]
+        granted = granted_of(found)
         expiry = min(found.expiry, NEVER)
         session = state.mover.arrive(found.client_id, 0, expiry, left, granted, 0, False, False, found.owner)
         yield
         for packet_id, message in found.held.items():
-            held = self._message(message)
-            state.restoring.handshake(session, packet_id, held, now)
-            state.ctx.write(Write(INBOUND_PUT, session, packet_id, message=held))
+            put_held(state, session, packet_id, self._message(message))
             yield
         for waiting in found.in_flight:
             state.mover.put_window(session, waiting.packet_id, waiting.stage, self._outgoing(waiting))
@@ -91,24 +84,10 @@ class _Taking:
 
     def _outgoing(self, waiting: Waiting) -> Outgoing:
         message = self._message(waiting.message)
-        return Outgoing(message, waiting.qos, waiting.retain, _identifiers(waiting.identifiers), None)
+        return Outgoing(message, waiting.qos, waiting.retain, encoded_identifiers(waiting.identifiers), None)
 
     def _message(self, found: StoredMessage) -> Message:
         known = self._messages.get(id(found))
         if known is None:
-            known = self._messages[id(found)] = Message(
-                found.topic,
-                found.payload,
-                found.qos,
-                found.retain,
-                found.properties,
-                found.expires_at,
-                found.publisher,
-                self.state.ctx.now,
-            )
+            known = self._messages[id(found)] = as_message(found, self.state.ctx.now)
         return known
-
-
-def _identifiers(identifiers: Iterable[int]) -> bytes:
-    found = [each for each in identifiers if each]
-    return encode_property_bytes({SUBSCRIPTION_IDENTIFIER: found}) if found else b""

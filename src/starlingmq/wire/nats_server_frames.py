@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.wire.nats import PARSER_ERROR, NatsError
+from starlingmq.wire.partial_frame import PartialFrame
 
 INFO: Final = 0  # its JSON is the payload
 MSG: Final = 1  # HMSG as well
@@ -50,22 +51,14 @@ class ServerFrame:
 
 
 class ServerFrames:
-    _parts: list[bytes]  # of an incomplete frame ...
-    _missing: int  # ... and how many bytes it lacks at least
+    _partial: PartialFrame
 
     def __init__(self) -> None:
-        self._parts = []
-        self._missing = 0
+        self._partial = PartialFrame()
 
     def read(self, data: bytes) -> list[ServerFrame]:
         """The frames that ``data`` completes. Raises NatsError."""
-        if self._parts:
-            self._parts.append(data)
-            self._missing -= len(data)
-            if self._missing > 0:
-                return []
-            data = b"".join(self._parts)
-            self._parts = []
+        data = self._partial.join(data)
         found: list[ServerFrame] = []
         pos = 0
         size = len(data)
@@ -74,7 +67,7 @@ class ServerFrames:
             if line_end < 0:
                 if size - pos >= LINE_MAX:
                     raise NatsError(PARSER_ERROR)
-                self._keep(data, pos, 1)
+                self._partial.keep(data, pos, 1)
                 break
             start = line_end + 1
             line = data[pos:line_end].rstrip(b"\r")
@@ -83,7 +76,7 @@ class ServerFrames:
                 head, total = _sizes(words)
                 end = start + total
                 if end + 2 > size:
-                    self._keep(data, pos, end + 2 - size)
+                    self._partial.keep(data, pos, end + 2 - size)
                     break
                 reply = words[3] if len(words) == (6 if head else 5) else b""
                 found.append(
@@ -97,11 +90,7 @@ class ServerFrames:
 
     def waiting(self) -> bool:
         """Whether the beginning of a frame has come."""
-        return bool(self._parts)
-
-    def _keep(self, data: bytes, pos: int, missing: int) -> None:
-        self._parts = [data[pos:]]
-        self._missing = missing
+        return bool(self._partial.parts)
 
 
 def _sizes(words: list[bytes]) -> tuple[int, int]:
