@@ -99,12 +99,17 @@ def test_a_wildcard_stays_a_whole_level_with_a_prefix() -> None:
     check_bridges((bridge(BridgeTopic(filter="+/#", local_prefix="a/")),))
 
 
-@pytest.mark.parametrize("filter", ["$share/g/a", "$SYS/a", "$events/a", "$bridge/in/2/a"])
+@pytest.mark.parametrize("filter", ["$share/g/a", "$SYS/a", "$events/a", "$bridge/in/2/a", "$link/wanted"])
 def test_topics_of_a_broker_itself_are_refused(filter: str) -> None:
     text = "filter: topics of a broker itself and shared subscriptions are not carried"
     assert of_topic(filter) == text
     first, _, rest = filter.partition("/")
     assert of_topic(rest, remote_prefix=first + "/") == text
+
+
+@pytest.mark.parametrize("rename", ["$link/wanted", "$bridge/in/2/a", "$SYS/{1}"])
+def test_no_message_is_renamed_to_a_topic_of_a_broker_itself(rename: str) -> None:
+    assert of_topic("a/+", direction="in", rename=rename) == "rename: must not be a topic of a broker itself"
 
 
 def test_a_rename_works_one_way() -> None:

@@ -96,6 +96,6 @@ def test_a_subscription_from_before_filters_were_learned_ends_with_complete_only
 def test_a_subscription_that_a_cluster_could_not_make_in_time_is_made_again() -> None:
     for reason, ends in ((Reason.IMPLEMENTATION_SPECIFIC_ERROR, True), (Reason.NOT_AUTHORIZED, False)):
         relay = running()
-        relay._asked[1] = [Subscription(filter="a")]
+        relay.near.asked[1] = [Subscription(filter="a")]
         relay._learned(relay.near, Completed(1, [reason], {}))
         assert relay.ended() is ends and (ends or len(relay.complaints) == 1)

@@ -225,6 +225,46 @@ async def test_a_starlingmq_without_links_is_refused(serve: Serve, monkeypatch: 
     assert view.problem == "the other broker is no StarlingMQ with links; use bridges for it"
 
 
+async def test_a_broker_that_takes_no_more_filters_sends_everything(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    far = await serve(node={"name": "far"}, limits={"subscriptions_per_client": 3})
+    near = await site(serve, "near", link(far.url))
+    session = f"$link/b-{near.broker.state.ctx.site}"
+    await near.connected()
+    async with reading(near.url, "t/0", "t/1", "t/2") as reader:
+        await until_learned(far, session, "t/0", "t/1", "t/2")
+        await reader.client.subscribe("t/3")
+        await until_learned(far, session, "t/#")
+        (complaint,) = near.view().complaints
+        assert complaint.startswith("the other broker refuses the filter t/3: ")
+        assert complaint.endswith("everything that the topics of the link match travels, wanted or not")
+        assert complaint in caplog.text
+        for number in range(5):
+            await publish(far.url, f"t/{number}", str(number), qos=2)
+        assert [message.payload for message in await reader.take(4)] == [b"0", b"1", b"2", b"3"]
+        view = near.view()
+        assert (view.state, view.problem, view.messages_in) == ("connected", "", 5)
+
+
+async def test_a_bound_for_clients_is_none_for_own_links(serve: Serve) -> None:
+    far = await site(serve, "far")
+    near = await serve(node={"name": "near"}, limits={"subscriptions_per_client": 1}, links=[link(far.url)])
+    await near.connected()
+    async with reading(far.url, "t/0", "t/1", "t/2"):
+        await until_learned(near, "$bridge/link:b", "t/0", "t/1", "t/2")
+        assert near.view().complaints == []
+
+
+async def test_what_a_client_publishes_is_no_answer_about_filters(serve: Serve) -> None:
+    far = await site(serve, "far")
+    near = await site(serve, "near", link(far.url))
+    await near.connected()
+    await publish(far.url, "$link/wanted", b"+t/forged\0far\0")
+    async with reading(far.url, "t/real"):
+        await until_learned(near, "$bridge/link:b", "t/real")
+
+
 def test_links_need_qos_2() -> None:
     tree = {"listeners": ["mqtt://127.0.0.1:0"], "mqtt": {"max_qos": 1}, "links": [link("mqtt://h")]}
     with pytest.raises(ConfigError, match=r"mqtt\.max_qos: links need QoS 2"):

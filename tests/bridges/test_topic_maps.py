@@ -126,3 +126,9 @@ def test_a_mark_in_a_value_is_none() -> None:
     assert sites_of(encode_property_bytes({USER_PROPERTY: [("a", MARK)]})) == []
     encoded = marked(encode_property_bytes({USER_PROPERTY: [("a", MARK)]}), "s")
     assert sites_of(encoded) == ["s"]
+
+
+def test_what_a_wildcard_matched_makes_no_topic_of_a_broker_itself() -> None:
+    _, back = maps(BridgeTopic(filter="a/+/#", direction="in", rename="{1}/{2}"))
+    assert back.other_name(b"a/$link/wanted") == back.other_name(b"a/$SYS/x") == b""
+    assert back.other_name(b"a/link/wanted") == b"link/wanted"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from starlingmq.wire.mqtt import Connack, Connect, Pingreq, Pingresp
@@ -178,6 +180,31 @@ def test_a_client_id_that_is_too_long_is_refused_by_name(make_world: MakeWorld, 
     c = w.open(version=version)
     c.send(connect_frame(version, utf8("x" * 24)))
     refused(c, Reason.CLIENT_IDENTIFIER_NOT_VALID, return_code=2)
+
+
+@clause(v3="3.1.3-9 3.2.2-4", v5="3.1.3-8 3.2.2-6")
+@pytest.mark.parametrize(
+    ("settings", "client_id", "accepted"),
+    [
+        ({"client_id_length": 23}, "$link/" + "x" * 90, True),
+        ({"client_id_length": 23}, "$link/" + "x" * 91, False),
+        ({"client_id_length": 200}, "$link/" + "x" * 194, True),
+        ({"client_id_length": 200}, "$link/" + "x" * 195, False),
+        ({"strict_client_id": True}, "$link/a-b_c.9/1/2", True),
+        ({"strict_client_id": True}, "$link/a b", False),
+        ({"strict_client_id": True}, "$link/\u00e9", False),
+        ({"strict_client_id": True}, "$link/" + "x" * 91, False),
+    ],
+)
+def test_an_id_of_a_link_does_not_get_around_the_settings(
+    make_world: MakeWorld, settings: dict[str, Any], client_id: str, accepted: bool
+) -> None:
+    c = make_world(**settings).open(version=5)
+    c.send(connect_frame(5, utf8(client_id)))
+    if accepted:
+        assert c.receive()[0].reason == 0
+    else:
+        refused(c, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 
 
 @clause(v3="3.1.4-5", v5="3.1.4-6")

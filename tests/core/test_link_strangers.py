@@ -90,6 +90,19 @@ def test_all_filters_are_told_once_for_a_connection() -> None:
     assert ask(world.connect("$link/b"), "$link/wanted") == [b"+t/a\0here\0.\0\0"]
 
 
+@pytest.mark.parametrize("filter", ["$link/#", "$link/+", "$link/wanted/#"])
+def test_a_link_gets_no_answer_that_a_client_has_published(filter: str) -> None:
+    world = World()
+    link = world.connect("$link/a")
+    ask(link, "$link/wanted", "$link/more")
+    ask(link, filter)
+    deliver(world.connect("forger"), "$link/wanted", b"+t/a\0here\0", qos=0)
+    assert payloads(link) == []
+    subscribe(link, "t/#")
+    deliver(world.connect("p"), "t/a", b"x", qos=0)
+    assert payloads(link) == [b"x"]
+
+
 def test_filters_that_come_and_go_are_not_remembered_for_a_link_that_does_not_ask() -> None:
     world = World()
     stranger = world.connect("$link/a")

@@ -390,6 +390,7 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
         self._due = inf  # when the timer fires, by the driver's clock
         self._flushing = False
         self._flushes = False  # it will be called soon
+        self._complained = 0  # complaints that are in the log
         self._reads = True  # the far connection is read
         super().__init__(config, driver, site, elected, counts)
 
@@ -480,6 +481,8 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
         finally:
             self._flushing = False
         self._flushed(relay)
+        if relay.complaints is self.complaints and len(relay.complaints) > self._complained:
+            self._tell_complaints()
         if relay.ended():
             self._end(relay.problem)
         else:
@@ -491,9 +494,14 @@ class RelayBridge(Bridge, Generic[AnyRelay]):
         self._connected_at = self._driver.clock()
         self.problem = ""
         self.complaints = relay.complaints
-        for complaint in relay.complaints:
-            log.warning("%s: %s", self.label, complaint)
+        self._complained = 0
+        self._tell_complaints()
         log.info("%s: connected to %s", self.label, self._server)
+
+    def _tell_complaints(self) -> None:
+        for complaint in self.complaints[self._complained :]:
+            log.warning("%s: %s", self.label, complaint)
+        self._complained = len(self.complaints)
 
     def _arm(self, due: float) -> None:
         """Keep one timer. One that is early costs a look."""

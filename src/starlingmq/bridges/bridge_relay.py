@@ -32,6 +32,7 @@ The law, which ``BRIDGE_TABLE`` spells for each phase and event:
 7. A link that learns its filters (``learns``) asks each broker for the filters that are wanted there, and subscribes at
    the other one to them while it runs. The packet ids of these SUBSCRIBEs may be in use for messages; both brokers are
    StarlingMQs, which tell the two apart. Subscriptions of earlier connections end when all wanted filters are known.
+   A broker that takes no more filters gets those of the entries in their place, so everything that they match travels.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from starlingmq.core.subscribe.wanted_filters import COMPLETE, MORE, PATHS, WANT
 from starlingmq.wire.frames import ack_frame, frame_length, publish_frame
 from starlingmq.wire.mqtt import Ack, decode, decode_publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
-from starlingmq.wire.primitives import BYTE, encode_varint
 from starlingmq.wire.partial_frame import PartialFrame
+from starlingmq.wire.primitives import BYTE, encode_varint
 from starlingmq.wire.properties import (
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
@@ -188,6 +189,7 @@ class Leg:
     retains: bool  # its broker accepts retained messages
     site: str  # of its broker
     learned: LearnedFilters | None  # its subscriptions, if the other broker is asked for them
+    asked: dict[int, list[Subscription]]  # those that its broker has not answered, by token
     added: bytes  # before the payload of each message from it, for a 5.0 broker: properties with the mark alone
 
     def __init__(self, state: ClientState, version: int, topics: TopicMap, site: str) -> None:
@@ -201,6 +203,7 @@ class Leg:
         self.retains = True
         self.site = site
         self.learned = None
+        self.asked = {}
         self.added = b""
 
 
@@ -223,7 +226,6 @@ class BridgeRelay:
     learns: bool  # set before the first event
     _clean: bool
     _look: Callable[[], NearSession]
-    _asked: dict[int, list[Subscription]]  # of the subscriptions that were learned, by token
     _steps: list[tuple[Leg, bool, list[Subscription], list[str]]]  # far or near, whether to subscribe, and to what
     _released: set[int]  # ids of the near session that the far broker no longer knows
     _ending: set[int]  # ids of messages of the lost far session that are being published
@@ -249,7 +251,6 @@ class BridgeRelay:
         self.learns = False
         self._clean = clean
         self._look = look
-        self._asked = {}
         self._steps = []
         self._released = set()
         self._ending = set()
@@ -647,7 +648,18 @@ class BridgeRelay:
         except ValueError as error:
             self._end(teller, f"{self._whose(teller)} tells filters that are none: {error}")
             return
+        self._change(leg, learned, full=False)
+        if learned.complete and not was_complete:
+            leg.state.subscribe([Subscription(filter=COMPLETE.decode())])
+        teller.state.subscribe([Subscription(filter=MORE.decode())])
+
+    def _change(self, leg: Leg, learned: LearnedFilters, full: bool) -> None:
+        """Make and end the subscriptions that ``learned`` says. ``full``: the broker of ``leg`` takes no more, so room
+        is made first."""
         make, end = learned.take()
+        if full:
+            self._end_learned(leg, end)
+            leg.state.subscribe([Subscription(filter=COMPLETE.decode())])
         for paths, filters in make.items():
             for at in range(0, len(filters), LEARNED_AT_ONCE):
                 asked = [
@@ -660,12 +672,13 @@ class BridgeRelay:
                     )
                     for name, qos, first in filters[at : at + LEARNED_AT_ONCE]
                 ]
-                self._asked[leg.state.subscribe(asked, {USER_PROPERTY: [(PATHS, paths)]})] = asked
-        for at in range(0, len(end), LEARNED_AT_ONCE):
-            leg.state.unsubscribe(end[at : at + LEARNED_AT_ONCE])
-        if learned.complete and not was_complete:
-            leg.state.subscribe([Subscription(filter=COMPLETE.decode())])
-        teller.state.subscribe([Subscription(filter=MORE.decode())])
+                leg.asked[leg.state.subscribe(asked, {USER_PROPERTY: [(PATHS, paths)]})] = asked
+        if not full:
+            self._end_learned(leg, end)
+
+    def _end_learned(self, leg: Leg, filters: list[str]) -> None:
+        for at in range(0, len(filters), LEARNED_AT_ONCE):
+            leg.state.unsubscribe(filters[at : at + LEARNED_AT_ONCE])
 
     def _handling(self, first: bool) -> Literal[0, 1, 2]:
         """Which retained messages come; ``first``: the filter is learned for the first time on this connection."""
@@ -674,13 +687,24 @@ class BridgeRelay:
         return 0 if first and not self.far_present else 1
 
     def _learned(self, leg: Leg, completed: Completed) -> None:
-        for subscription, reason in zip(self._asked.pop(completed.token, []), completed.reasons, strict=False):
-            if reason >= 0x80:
-                said = f"{self._whose(leg)} refuses the filter {subscription.filter}: {explain(reason, {})}"
-                if reason in TRANSIENT or reason == Reason.IMPLEMENTATION_SPECIFIC_ERROR:  # of a cluster: not in time
-                    self._end(leg, said)
-                elif len(self.complaints) < COMPLAINTS_MAX:
-                    self.complaints.append(said)
+        learned = leg.learned
+        for subscription, reason in zip(leg.asked.pop(completed.token, []), completed.reasons, strict=False):
+            if reason < 0x80:
+                continue
+            said = f"{self._whose(leg)} refuses the filter {subscription.filter}: {explain(reason, {})}"
+            if reason == Reason.QUOTA_EXCEEDED and learned is not None and learned.refuse():
+                leg.asked.clear()  # further refusals say nothing new
+                self._complain(f"{said}; everything that the topics of the link match travels, wanted or not")
+                self._change(leg, learned, full=True)
+                return
+            if reason in TRANSIENT or reason == Reason.IMPLEMENTATION_SPECIFIC_ERROR:  # of a cluster: not in time
+                self._end(leg, said)
+            else:
+                self._complain(said)
+
+    def _complain(self, said: str) -> None:
+        if len(self.complaints) < COMPLAINTS_MAX:
+            self.complaints.append(said)
 
     def _pair(self, present: Iterable[str]) -> list[str]:
         """The markers of sites that have had a far session, now that there is one at this site."""

@@ -97,6 +97,13 @@ class LearnedFilters:
             self._paths[name].pop(filter, None)
             self.changed[name] = None
 
+    def refuse(self) -> bool:
+        """The broker with the subscriptions takes no more. Returns False if the entries' filters are all there is."""
+        if self._gave_up:
+            return False
+        self._give_up(";".join(path for known in self._paths.values() for path in known.values()))
+        return True
+
     def _give_up(self, paths: str) -> None:
         self._gave_up = True
         self._wanted = {}

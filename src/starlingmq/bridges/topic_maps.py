@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from starlingmq.config.bridges_section import BridgeTopic
+from starlingmq.config.bridges_section import RESERVED, BridgeTopic
 from starlingmq.core.topics.topics import LONG, matches, valid_topic
 from starlingmq.wire.primitives import encode_two
 
@@ -81,7 +81,7 @@ class TopicMap:
         for entry in self.entries:
             if matches(entry.filter, topic):
                 name = entry.other_name(topic)
-                return name if valid_topic(name) and not name.startswith(b"$SYS/") else b""
+                return name if valid_topic(name) and not name.startswith(RESERVED) else b""
         return b""
 
     def whole(self) -> dict[bytes, int]:

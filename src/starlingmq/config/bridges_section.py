@@ -18,6 +18,7 @@ KAFKA_SCHEMES: Final = ("kafka", "kafka+ssl")
 KAFKA_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 KEY: Final = "{key}"  # in ``rename`` of messages from Kafka
 FILTER_BYTES_MAX: Final = 65_535
+RESERVED: Final = (b"$share/", b"$SYS/", b"$events/", b"$bridge/", b"$link/")
 
 
 class BridgeTopic(Section, frozen=True):
@@ -319,12 +320,14 @@ def _check_topic(topic: BridgeTopic, path: str, nats: bool) -> None:
             raise ConfigError(f"{path}.filter: with {side} it must have 1 to {FILTER_BYTES_MAX} bytes, without NUL")
         if b"#" in levels[:-1] or any(wild in level and level != wild for level in levels for wild in (b"+", b"#")):
             raise ConfigError(f"{path}.filter: + and # must be whole levels, and # the last one")
-        if whole.startswith((b"$share/", b"$SYS/", b"$events/", b"$bridge/")):
+        if whole.startswith(RESERVED):
             raise ConfigError(f"{path}.filter: topics of a broker itself and shared subscriptions are not carried")
     if not topic.rename:
         return
     if topic.direction == "both":
         raise ConfigError(f"{path}.rename: works one way only; write one entry for in and one for out")
+    if topic.rename.encode().startswith(RESERVED):
+        raise ConfigError(f"{path}.rename: must not be a topic of a broker itself")
     wildcards = sum(level in ("+", "#") for level in topic.filter.split("/"))
     left = topic.rename
     for number in range(1, wildcards + 1):

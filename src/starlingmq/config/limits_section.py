@@ -77,7 +77,9 @@ class LimitsConfig(Section, frozen=True):
     subscriptions_per_client: Annotated[
         Count, Meta(description="Maximum number of subscriptions of a session; 0 sets no limit.")
     ] = 100_000
-    client_id_length: Annotated[int, Meta(ge=1, le=65535, description="Maximum size of a client id in bytes.")] = 65535
+    client_id_length: Annotated[
+        int, Meta(ge=1, le=65535, description="Maximum size of a client id in bytes; 96 are granted to a link.")
+    ] = 65535
     retained_messages: Annotated[Count, Meta(description="Maximum number of retained messages; 0 sets no limit.")] = 0
     retained_bytes: Annotated[
         Size,

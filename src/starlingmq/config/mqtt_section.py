@@ -121,7 +121,11 @@ class MqttConfig(Section, frozen=True):
         ),
     ] = True
     strict_client_id: Annotated[
-        bool, Meta(description="Whether only client ids of 1 to 23 letters and digits are accepted.")
+        bool,
+        Meta(
+            description="Whether only client ids of 1 to 23 letters and digits are accepted. That of a link is $link/ "
+            "with letters, digits, dots, dashes, underscores and slashes, 96 bytes in all."
+        ),
     ] = False
     retained_batch: Annotated[
         int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from starlingmq.core.context.context import Context
-from starlingmq.core.messages.link_marks import FAR_LINK
+from starlingmq.core.messages.link_marks import FAR_LINK, LINK_ID_BYTES
 from starlingmq.core.messages.message import Message
 from starlingmq.core.publish.bridges import tells_state
 from starlingmq.core.publish.producers import named_by
@@ -48,6 +48,7 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
         raise ProtocolError("the client id is reserved for the broker", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     elif connect.client_id.startswith(FAR_LINK):
         client.bridge = True
+        _check_link_id(ctx, connect.client_id)
     elif len(connect.client_id.encode()) > limits.client_id_length:
         raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     elif ctx.mqtt.strict_client_id and not (
@@ -73,6 +74,17 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
             client.bridge = True  # as this will shows
             if not tells_state(client, will.topic, will.payload, will.qos):
                 raise ProtocolError("the topic of the will is reserved for the broker", Reason.TOPIC_NAME_INVALID)
+
+
+def _check_link_id(ctx: Context, client_id: str) -> None:
+    """A link cannot choose a shorter id, and no other client must get around the settings by such an id."""
+    strict = ctx.mqtt.strict_client_id
+    bound = LINK_ID_BYTES if strict else max(ctx.limits.client_id_length, LINK_ID_BYTES)
+    if len(client_id.encode()) > bound:
+        raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+    named = client_id.removeprefix(FAR_LINK)
+    if strict and not (named.isascii() and all(each.isalnum() or each in "._-/" for each in named)):
+        raise ProtocolError("the client id is not that of a link", Reason.CLIENT_IDENTIFIER_NOT_VALID)
 
 
 def asks_for_storage(connect: Connect) -> bool:

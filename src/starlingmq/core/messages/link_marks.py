@@ -21,6 +21,7 @@ from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes, enc
 FAR_LINK: Final = "$link/"
 NEAR_LINK: Final = "$bridge/link:"
 LINKS: Final = (FAR_LINK, NEAR_LINK)
+LINK_ID_BYTES: Final = 96  # that an id has at most without links[].client_id, whatever limits.client_id_length is
 _KEY: Final = "starlingmq-qos"
 _MARKS: Final = [encode_property_bytes({USER_PROPERTY: [(_KEY, str(qos))]}) for qos in (0, 1)]
 _KEY_BYTES: Final = _KEY.encode()

@@ -31,9 +31,9 @@ from starlingmq.core.retained.retained_store import RetainedTree
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import ASKING, WORKING
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
-from starlingmq.core.session.session import Client, Session, Subscription
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session, Subscription
 from starlingmq.core.subscribe.retained_replay import RetainedReplays
-from starlingmq.core.subscribe.wanted_filters import COMPLETE, MORE, WANTED, WantedFilters
+from starlingmq.core.subscribe.wanted_filters import OF_LINKS, WantedFilters
 from starlingmq.core.topics.topics import check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.core.turn.job import Job
 from starlingmq.wire.characters import HASH, PLUS
@@ -382,8 +382,9 @@ class Subscribing:
         return qos
 
     def _is_asked(self, client: Client, session: Session, filter: bytes, packet: Subscribe) -> bool:
-        """Whether this subscription of a link is a question about the filters that are wanted here."""
-        if filter not in (WANTED, MORE, COMPLETE):
+        """Whether this subscription of a link asks for the filters that are wanted here. No other one to such topics is
+        made: messages that clients publish there would look like an answer."""
+        if not filter.startswith(OF_LINKS):
             self.wanted.note(session, filter, packet)
             return False
         for ended in self.wanted.ask(client, session, filter):
@@ -466,7 +467,7 @@ class Subscribing:
             return Reason.NOT_AUTHORIZED
         if self.ctx.refusing and session.expiry != 0:
             return Reason.QUOTA_EXCEEDED
-        bound = limits.subscriptions_per_client
+        bound = 0 if client.listener == BRIDGE_LISTENER else limits.subscriptions_per_client
         if bound != 0 and session.subscription_count() >= bound and session.subscription(whole) is None:
             return Reason.QUOTA_EXCEEDED
         if session.overlaps_too_often(whole, filter):

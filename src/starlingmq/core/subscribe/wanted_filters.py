@@ -29,11 +29,12 @@ from starlingmq.wire.frames import publish_frame
 from starlingmq.wire.mqtt import Subscribe
 from starlingmq.wire.properties import USER_PROPERTY
 
+OF_LINKS: Final = b"$link/"
 WANTED: Final = b"$link/wanted"
 MORE: Final = b"$link/more"
 COMPLETE: Final = b"$link/complete"
 PATHS: Final = "starlingmq-paths"
-RESERVED: Final = (b"$SYS/", b"$events/", b"$bridge/", b"$link/")
+RESERVED: Final = (b"$SYS/", b"$events/", b"$bridge/", OF_LINKS)
 ANSWER_BYTES: Final = 16_384
 LOOKS: Final = 200  # filters of a step
 KNOWN_SECONDS: Final = 60.0
