@@ -6,6 +6,8 @@ The rule: a module is compiled if it runs for each message, for each packet or i
 - Of the other packages, the modules in MODULES are compiled, each for the given reason. An entry that names a
   directory stands for every module below it, except those in INTERPRETED.
 - Everything else runs interpreted, which keeps the compile short.
+- A module with a coroutine that waits in a loop under ``asyncio.timeout`` is not compiled: in compiled code the loop
+  goes on when the time is over. tests/test_compiling.py finds such loops.
 
 A name that matches no file is an error, so moving a module requires a change of its entry. An ``__init__.py`` is never
 compiled. tests/test_compiled_modules.py imports every compiled module and checks the file that Python has loaded.

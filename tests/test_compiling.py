@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import signal
@@ -229,3 +230,54 @@ def test_only_what_has_changed_is_compiled_again(tmp_path: Path) -> None:
     assert len(second) == 3 and second.items() >= first.items()
     (tmp_path / "header.h").write_text("#define NUMBER 2\n")
     assert len(objects_built(tmp_path)) == 5
+
+
+LOOPS: Final = """
+async def waits(self):
+    async with asyncio.timeout(5):
+        while not self.done:
+            await self.event.wait()
+async def reads(self):
+    async with other(), asyncio.timeout_at(5) as limit:
+        if self.more:
+            async for each in self.stream:
+                pass
+async def in_turn(self):
+    while True:
+        async with asyncio.timeout(5):
+            await self.event.wait()
+async def elsewhere(self):
+    async with asyncio.timeout(5):
+        async def later():
+            while True:
+                await self.event.wait()
+        for each in self.found:
+            each.note()
+"""
+
+
+def loops_under_a_timeout(text: str) -> list[int]:
+    """The lines of loops that wait inside ``async with asyncio.timeout``."""
+    return [
+        loop.lineno
+        for block in ast.walk(ast.parse(text))
+        if isinstance(block, ast.AsyncWith) and any("asyncio.timeout" in ast.unparse(item) for item in block.items)
+        for loop in within_function(block)
+        if isinstance(loop, ast.While | ast.For | ast.AsyncFor)
+        and any(isinstance(each, ast.Await | ast.AsyncFor) for each in (loop, *within_function(loop)))
+    ]
+
+
+def within_function(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below this one that are not in a function of their own."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from within_function(child)
+
+
+def test_no_compiled_coroutine_waits_in_a_loop_under_a_timeout() -> None:
+    """Compiled by mypyc, the loop goes on when the time is over, so nothing ends it."""
+    assert loops_under_a_timeout(LOOPS) == [4, 9]
+    found = {path: loops_under_a_timeout((ROOT / path).read_text()) for path in hot_modules()}
+    assert {path: lines for path, lines in found.items() if lines} == {}

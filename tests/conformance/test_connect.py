@@ -202,7 +202,8 @@ def test_an_id_of_a_link_does_not_get_around_the_settings(
     c = make_world(**settings).open(version=5)
     c.send(connect_frame(5, utf8(client_id)))
     if accepted:
-        assert c.receive()[0].reason == 0
+        (connack,) = c.receive()
+        assert isinstance(connack, Connack) and connack.reason == 0
     else:
         refused(c, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 
