@@ -118,7 +118,8 @@ def test_the_broker_takes_the_settings_with_those_of_the_values_over_them(
 
 
 def test_certificates_have_the_names_under_which_nodes_and_etcd_are_called() -> None:
-    documents = rendered("tls.certManager.enabled=true", "tls.certManager.dnsNames={mqtt.example.org}", namespace="iot")
+    values = ("tls.certManager.enabled=true", "tls.certManager.dnsNames={mqtt.example.org}", "clusterDomain=my.domain")
+    documents = rendered(*values, namespace="iot")
     names = by_name(documents, "Certificate", "starlingmq-tls")["spec"]["dnsNames"]
     (node,) = by_name(documents, "StatefulSet", "starlingmq")["spec"]["template"]["spec"]["containers"]
     advertised = next(each["value"] for each in node["env"] if each["name"] == "STARLINGMQ_CLUSTER__ADVERTISE")
@@ -126,7 +127,9 @@ def test_certificates_have_the_names_under_which_nodes_and_etcd_are_called() -> 
     assert f"*.{host.partition('.')[2]}" in names and "mqtt.example.org" in names
     settings = yaml.safe_load(by_name(documents, "ConfigMap", "starlingmq")["data"]["starlingmq.yaml"])
     for endpoint in settings["cluster"]["etcd"]["endpoints"]:
-        assert f"*.{endpoint.partition('.')[2].partition(':')[0]}" in names
+        name = f"*.{endpoint.partition('.')[2].partition(':')[0]}"
+        assert {name, f"{name}.my.domain"} <= set(names), "etcd looks up whole names"
+    assert "*.starlingmq-nodes.iot.svc.my.domain" in names
 
 
 def test_an_etcd_that_is_there_takes_the_place_of_the_charts() -> None:
