@@ -22,6 +22,7 @@ from starlingmq.api import http_connection, server
 from starlingmq.api.asgi import RequestRefused
 from starlingmq.api.connection_limit import ConnectionLimit, Slots
 from starlingmq.api.guard import LOG_INS_PER_ADDRESS
+from starlingmq.api.http_connection import HttpConnection
 from starlingmq.api.server import (
     ACCEPTED_IN_TURN,
     CONNECTIONS_MAX,
@@ -161,6 +162,25 @@ async def test_silent_connections_to_tls_are_counted_and_closed(serve: Serve, ce
             for reader, _ in silent:
                 with suppress(ConnectionError):
                     assert await reader.read() == b""
+
+
+async def test_a_reply_may_end_on_a_tls_connection_that_was_aborted_before(
+    serve: Serve, certificates: Certificates
+) -> None:
+    cert, key = certificates.issue("localhost")
+    broker = await serve(listeners=[{"url": "https://127.0.0.1:0", "tls": {"cert": cert, "key": key}}])
+    trusting = ssl.create_default_context(cafile=certificates.ca)
+    trusting.check_hostname = False
+    async with connections() as open_:
+        reader, _ = await open_(broker, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n", context=trusting)
+        await reader.readuntil(b"}")
+        (connection,) = listener(broker)._state.connections
+        assert isinstance(connection, HttpConnection)
+        connection.transport.abort()  # as a time limit does
+        connection.transport.close()  # as uvicorn does after a reply with Connection: close
+        connection.on_response_complete()
+        assert await reader.read() == b""
+        assert await status(open_, broker, "/health/live", context=trusting) == 200
 
 
 async def test_wrong_log_ins_in_flight_are_bounded_by_address(serve: Serve, token_file: str) -> None:

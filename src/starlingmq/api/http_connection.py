@@ -123,7 +123,7 @@ class HttpConnection(H11Protocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """``_watch_writing`` handles a client that has not read the last reply."""
-        if self.transport.get_write_buffer_size():
+        if self._unwritten():
             self._watch_writing()
         else:
             super().timeout_keep_alive_handler()
@@ -154,15 +154,23 @@ class HttpConnection(H11Protocol):
             self._head.cancel()
             self._head = None
 
+    def _unwritten(self) -> int:
+        """Bytes that wait for the client. Nothing waits after an abort; if the reply ends in the same turn, uvicorn
+        closes the transport too, and asyncio's transport with TLS has no size then (Python 3.11)."""
+        try:
+            return self.transport.get_write_buffer_size()
+        except AttributeError:
+            return 0
+
     def _watch_writing(self) -> None:
-        size = self.transport.get_write_buffer_size()
+        size = self._unwritten()
         if self._writing is None and (size or self.transport.is_closing()):
             self._writing = self.loop.call_later(WRITE_SECONDS, self._check_writing, size)
 
     def _check_writing(self, before: int) -> None:
         """Nothing has been written meanwhile: the reply is complete, or its rest waits for ``resume_writing``."""
         self._writing = None
-        size = self.transport.get_write_buffer_size()
+        size = self._unwritten()
         if size < before:
             self._watch_writing()
         elif size or self.transport.is_closing():
