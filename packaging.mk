@@ -22,8 +22,13 @@ image: ## container image in dist/ without a container engine, of the Debian pac
 	scripts/build-image
 
 # The image of the Dockerfile is built too, on a Debian in place of its base image.
-test-image: image ready-pure .stamps/podman ## run both images, the compose file and the Kubernetes pods with podman: kill, lose a volume, upgrade (root)
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_image.py tests/packaging/test_compose.py tests/packaging/test_pods.py $(ARGS)
+test-image: image ready-pure .stamps/podman .stamps/kubernetes ## run both images, the compose file and the Kubernetes pods with podman, and manifests and chart in a Kubernetes built from its Go modules: kill, lose a volume, upgrade (root)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_image.py tests/packaging/test_compose.py tests/packaging/test_pods.py tests/packaging/test_kubernetes.py $(ARGS)
+
+# A quarter of an hour the first time.
+.stamps/kubernetes: tests/kubernetes/go.mod scripts/kubernetes
+	@scripts/kubernetes build/kubernetes
+	@touch $@
 
 .stamps/podman: requirements/podman.txt scripts/system-packages .stamps/installed
 	@PYTHON=$(PYTHON) scripts/system-packages containers
