@@ -22,6 +22,7 @@ from starlingmq.admin.declared_actions import DECLARED
 from starlingmq.cli import ctl_inspect
 from starlingmq.cli.app import build_app
 from starlingmq.cli.ctl import whole_app
+from starlingmq.cli.ctl_ask import AskedBroker
 from starlingmq.cli.declare import CommandError
 from starlingmq.client import Client
 from tests.cli.commands import run
@@ -245,7 +246,7 @@ def test_on_a_terminal_each_alarm_has_its_remedy_and_page_uncut(monkeypatch: pyt
         "text": text,
     }
     found = {"alarms": [alarm | {"next": remedy, "page": "PLAYBOOK.html#dropped-messages"}]}
-    monkeypatch.setattr(ctl_inspect, "ask", lambda *_, **__: found)
+    monkeypatch.setattr(AskedBroker, "ask", lambda *_, **__: found)
     piped = CliRunner().invoke(whole_app(), ["alarms"]).stdout
     assert len(piped.splitlines()) == 2 and "#dropped-messages" in piped and remedy.strip() in piped
     terminal = io.StringIO()

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from starlingmq.admin.alarm_conditions import Conditions
 from starlingmq.admin.cluster_health import cluster_health
 from starlingmq.admin.condition import Condition
-from starlingmq.cli import ctl_declared
 from starlingmq.cli.ctl import whole_app
+from starlingmq.cli.ctl_ask import AskedBroker
 from starlingmq.cli.ctl_status import gone_nodes, node_rows
 from starlingmq.net.peers.cluster_shell import Cluster
 
@@ -108,7 +108,7 @@ def test_a_link_to_a_node_that_is_gone_names_the_node_at_its_other_end(
 
     told = [link("n1", "n2"), link("n1", "n3", "n2"), link("n3", "n1")]
     found = {"node": "n1", "peers": told, "missing": []}
-    monkeypatch.setattr(ctl_declared, "ask_within", lambda *words: found)
+    monkeypatch.setattr(AskedBroker, "ask_within", lambda *words: found)
     done = CliRunner().invoke(whole_app(), ["peers", "--data-dir", "."], catch_exceptions=False)
     _, *rows = [re.split(r"  +", line)[:3] for line in done.stdout.splitlines()]
     assert rows == [

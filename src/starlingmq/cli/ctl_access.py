@@ -8,8 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import ask, done
+from starlingmq.cli.ctl_ask import AskedBroker, asks
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.passwd import new_password
 
@@ -28,7 +27,9 @@ RevisionOption = Annotated[
 
 
 @user.command()
+@asks
 def add(
+    broker: AskedBroker,
     name: UserArgument,
     api: Annotated[str, typer.Option("--api", help="Rights at the HTTP API: none, viewer or operator.")] = "none",
     force: Annotated[
@@ -36,36 +37,33 @@ def add(
     ] = False,
     password_file: PasswordOption = "",
     revision: RevisionOption = "",
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Create a user. The password is prompted for, or read from a file, never an argument."""
-    found = ask(
-        "user.add", data_dir, config, name=name, password=_password(name, password_file), api=api,
+    found = broker.ask("user.add", name=name, password=_password(name, password_file), api=api,
         force="yes" if force else "", revision=revision,
     )  # fmt: skip
-    done(found, json_, f"created the user {name}")
+    broker.done(found, f"created the user {name}")
 
 
 @user.command()
+@asks
 def change(
+    broker: AskedBroker,
     name: UserArgument,
     api: Annotated[str, typer.Option("--api", help="Only the rights at the HTTP API: none, viewer, operator.")] = "",
     password_file: PasswordOption = "",
     revision: RevisionOption = "",
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Change the password of a user, whose clients are disconnected; or the rights at the HTTP API."""
     password = "" if api and not password_file else _password(name, password_file)
-    found = ask("user.change", data_dir, config, name=name, password=password, api=api, revision=revision)
-    done(found, json_, f"changed the user {name}")
+    found = broker.ask("user.change", name=name, password=password, api=api, revision=revision)
+    broker.done(found, f"changed the user {name}")
 
 
 @rule.command("set")
+@asks
 def set_rule(
+    broker: AskedBroker,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule.")],
     text: Annotated[
         str,
@@ -75,9 +73,6 @@ def set_rule(
     ],
     before: Annotated[str, typer.Option("--before", metavar="NAME", help="Put it before this rule.")] = "",
     revision: RevisionOption = "",
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Create or replace a rule of access."""
     from starlingmq.admin.typed_actions import as_text
@@ -88,8 +83,8 @@ def set_rule(
     if not isinstance(tree, dict):
         raise CommandError("RULE: must be a mapping, such as '{allow: publish, topics: [a/#]}'")
     given = as_text(build(AclRule, tree))
-    found = ask("rule.set", data_dir, config, name=name, rule=given, before=before, revision=revision)
-    done(found, json_, f"set the rule {name}")
+    found = broker.ask("rule.set", name=name, rule=given, before=before, revision=revision)
+    broker.done(found, f"set the rule {name}")
 
 
 def _password(name: str, file: str) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address, url_of
-from starlingmq.cli.ctl_ask import Result
-from starlingmq.cli.ctl_declared import Shown, shows
+from starlingmq.cli.ctl_ask import AskedBroker, Lines, Result, asks
+from starlingmq.cli.ctl_declared import shows
 from starlingmq.cli.ctl_leave import leave_url
 from starlingmq.cli.ctl_restart import restart
 from starlingmq.cli.ctl_status import DEGRADED, EXIT_CODES, health_line
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.progress import amount, progress
+from starlingmq.cli.progress import amount
 from starlingmq.cli.tables import WideOption, cell, columns_of, table
 
 UNSENT: Final = {
@@ -46,55 +44,39 @@ app.command()(restart)
 
 
 @app.command()
-def status(
-    wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> int:
+@asks
+def status(broker: AskedBroker, wide: WideOption = False) -> int:
     """Show the health of this node and its cluster, with a table of the members.
 
     The exit code is 0 if all nodes are reachable, 3 if a node is gone, and 1 while this node does not serve.
     """
-    found = _ask("cluster.status", {}, data_dir, config, json_)
-    if json_:
-        print(json.dumps(found))
-    else:
-        print("\n".join(_status_lines(found)))
-        print(_members_table(found["members"], wide))
-    return EXIT_CODES[found["health"]["status"]]
+    found = _status(broker)
+    return broker.tell(found, _status_lines(found, wide))
 
 
 @app.command()
-def members(
-    wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> None:
+@asks
+def members(broker: AskedBroker, wide: WideOption = False) -> None:
     """List the members: addresses, state, queued messages."""
-    found = _ask("cluster.status", {}, data_dir, config, json_)
-    if json_:
-        print(json.dumps({"members": found["members"], "revision": found["revision"]}))
-    else:
-        print(_members_table(found["members"], wide))
+    found = _status(broker)
+    broker.done({name: found[name] for name in ("members", "revision")}, _members_table(found["members"], wide))
 
 
 @app.command()
-def leave(
-    force: ForceOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> None:
+@asks
+def leave(broker: AskedBroker, force: ForceOption = False) -> None:
     """Remove this node permanently: it hands over its sessions and waiting messages to other nodes, leaves the
     cluster, and stops."""
-    url = url_of(data_dir)
-    if url is not None:
-        told = leave_url(url, force, json_)
-        print(json.dumps(told) if json_ else f"{told['left']} has handed over everything and no longer answers")
+    if broker.url is not None:
+        told = leave_url(broker.url, force, broker.json)
+        broker.done(told, f"{told['left']} has handed over everything and no longer answers")
         return
-    found = _ask("cluster.leave", {"force": "yes"} if force else {}, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{found['left']} has left the cluster and stops")
+    found = broker.ask_long("cluster.leave", force="yes" if force else "")
+    broker.done(found, f"{found['left']} has left the cluster and stops")
 
 
 @shows("cluster.routes")
-def routes(found: Result, given: dict[str, Any]) -> Shown:
-    return _route_lines(found), 0
-
-
-def _route_lines(found: Result) -> Iterator[str]:
+def routes(found: Result, given: Result) -> Lines:
     entries = [
         {"filter": route["filter"], "node": each["name"], "subscribers": _what_for(route)}
         for each in found["nodes"]
@@ -104,67 +86,24 @@ def _route_lines(found: Result) -> Iterator[str]:
         yield table(ROUTES, entries)
     for each in found["nodes"]:
         yield f"{each['name']}: {each['routes']:,} routes at version {each['epoch']}:{each['version']:,}"
+    return 0
 
 
 @shows("cluster.copies")
-def copies(found: Result, given: dict[str, Any]) -> Shown:
+def copies(found: Result, given: Result) -> Lines:
     """The exit code is 0 if the loss of any one node would lose nothing, and 3 otherwise."""
-    return _copies(found["nodes"]), DEGRADED if _at_risk(found["nodes"]) or not found["nodes"] else 0
+    nodes = found["nodes"]
+    if not nodes:
+        yield "no copies: cluster.copies is 1, so what a node stores is lost with its disk"
+        return DEGRADED
+    yield table(COPIES, [_copy_row(each) for each in nodes])
+    yield from _copy_lines(nodes)
+    return DEGRADED if _at_risk(nodes) else 0
 
 
 @shows("cluster.shares")
-def shares(found: Result, given: dict[str, Any]) -> Shown:
+def shares(found: Result, given: Result) -> Lines:
     """The exit code is 0 if all shares that this node leads grant claims and all nodes were asked, and 3 otherwise."""
-    unknown = any(node["unknown"] for node in found["nodes"])
-    whole = found["listed"] and not (found["asking"] or found["copying"] or unknown)
-    return _share_lines(found), 0 if whole else DEGRADED
-
-
-def _copies(nodes: list[dict[str, Any]]) -> Iterator[str]:
-    if not nodes:
-        yield "no copies: cluster.copies is 1, so what a node stores is lost with its disk"
-        return
-    yield table(COPIES, [_copy_row(each) for each in nodes])
-    yield from _copy_lines(nodes)
-
-
-def _copy_row(each: dict[str, Any]) -> dict[str, Any]:
-    followers = [f"{follower['node']} ({_how_far(follower)})" for follower in each["followers"]]
-    return {
-        "node": each["node"],
-        "server": each["server"],
-        "in_step": ", ".join(each["in_step"]),
-        "followers": ", ".join(followers) or "none",
-    }
-
-
-def _how_far(follower: dict[str, Any]) -> str:
-    if follower["state"] == "catching up":
-        return f"catching up, {amount(follower['sent'], 'bytes')} of about {amount(follower['total'], 'bytes')} sent"
-    if not follower["behind_bytes"]:
-        return f"{follower['state']}: {follower['why']}" if follower["why"] else str(follower["state"])
-    size, seconds = amount(follower["behind_bytes"], "bytes"), follower["behind_seconds"]
-    return f"{follower['state']}, {size} and {seconds:.1f} s behind"
-
-
-def _at_risk(nodes: list[dict[str, Any]]) -> bool:
-    """Whether data is not served, or would be lost with a node."""
-    return any(each["at_risk"] or each["unserved"] for each in nodes)
-
-
-def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
-    for each in nodes:
-        if each["unserved"]:
-            yield f"the data of {each['node']} is not served: {each['unserved']}"
-        if each["refused"]:
-            yield f"{each['node']} accepts nothing: {each['refused']}"
-        if each["at_risk"] and not each["unserved"]:
-            yield f"at risk if {each['server']} is lost now: {each['at_risk']}"
-    if not _at_risk(nodes):
-        yield "the loss of any one node would lose nothing that was acknowledged"
-
-
-def _share_lines(found: dict[str, Any]) -> Iterator[str]:
     if found["nodes"]:
         yield table(SHARES, found["nodes"])
     yield (
@@ -182,20 +121,54 @@ def _share_lines(found: dict[str, Any]) -> Iterator[str]:
         one = found["lookup"]
         leader, deputy = one["leader"] or "no node", one["deputy"] or "none"
         yield f"{one['client']}: share {one['share']}, led by {leader}, deputy {deputy}"
+    unknown = any(node["unknown"] for node in found["nodes"])
+    return 0 if found["listed"] and not (found["asking"] or found["copying"] or unknown) else DEGRADED
 
 
-def _ask(
-    action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, quiet: bool
-) -> dict[str, Any]:
-    directory = broker_address(data_dir, config)
-    with progress(quiet) as report:
-        found = ask_broker(directory, action, arguments, report)
-    if action == "cluster.status" and found["cluster"] is None:  # over HTTP a single broker answers, too
+def _copy_row(each: Result) -> Result:
+    followers = [f"{follower['node']} ({_how_far(follower)})" for follower in each["followers"]]
+    return {
+        "node": each["node"],
+        "server": each["server"],
+        "in_step": ", ".join(each["in_step"]),
+        "followers": ", ".join(followers) or "none",
+    }
+
+
+def _how_far(follower: Result) -> str:
+    if follower["state"] == "catching up":
+        return f"catching up, {amount(follower['sent'], 'bytes')} of about {amount(follower['total'], 'bytes')} sent"
+    if not follower["behind_bytes"]:
+        return f"{follower['state']}: {follower['why']}" if follower["why"] else str(follower["state"])
+    size, seconds = amount(follower["behind_bytes"], "bytes"), follower["behind_seconds"]
+    return f"{follower['state']}, {size} and {seconds:.1f} s behind"
+
+
+def _at_risk(nodes: list[Result]) -> bool:
+    """Whether data is not served, or would be lost with a node."""
+    return any(each["at_risk"] or each["unserved"] for each in nodes)
+
+
+def _copy_lines(nodes: list[Result]) -> Iterator[str]:
+    for each in nodes:
+        if each["unserved"]:
+            yield f"the data of {each['node']} is not served: {each['unserved']}"
+        if each["refused"]:
+            yield f"{each['node']} accepts nothing: {each['refused']}"
+        if each["at_risk"] and not each["unserved"]:
+            yield f"at risk if {each['server']} is lost now: {each['at_risk']}"
+    if not _at_risk(nodes):
+        yield "the loss of any one node would lose nothing that was acknowledged"
+
+
+def _status(broker: AskedBroker) -> Result:
+    found = broker.ask("cluster.status")
+    if found["cluster"] is None:  # over HTTP a single broker answers, too
         raise CommandError("this broker is not a member of a cluster; set cluster.enabled to join one")
     return found
 
 
-def _status_lines(found: dict[str, Any]) -> Iterator[str]:
+def _status_lines(found: Result, wide: bool) -> Lines:
     yield health_line(found["health"])
     yield f"cluster    {found['cluster']}, {len(found['members'])} members, membership {found['revision']}"
     yield f"this node  {found['node']}: " + _serves(found)
@@ -223,16 +196,18 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str]:
     unsent = [f"{count:,} {UNSENT.get(reason, reason)}" for reason, count in sorted(traffic["dropped"].items())]
     if unsent:
         yield f"not sent   {', '.join(unsent)}"
+    yield _members_table(found["members"], wide)
+    return EXIT_CODES[found["health"]["status"]]
 
 
-def _serves(found: dict[str, Any]) -> str:
+def _serves(found: Result) -> str:
     if not found["serving"]:
         return f"does not serve: {found['waits_for']}"
     draining = any(member["this"] and member["draining"] for member in found["members"])
     return "does not serve clients, because it is drained (ctl drain --cancel ends this)" if draining else "serves"
 
 
-def _members_table(members: list[dict[str, Any]], wide: bool) -> str:
+def _members_table(members: list[Result], wide: bool) -> str:
     entries = [
         {
             **member,
@@ -247,14 +222,14 @@ def _members_table(members: list[dict[str, Any]], wide: bool) -> str:
     return table(MEMBERS, entries, wide)
 
 
-def _state(member: dict[str, Any]) -> str:
+def _state(member: Result) -> str:
     state = "gone" if member.get("gone") else str(member["state"])  # a node of an older version does not say it
     if member["draining"]:
         return f"{state}, draining"
     return state if member["online"] or state != "registered" else "registered, offline"
 
 
-def _connection(member: dict[str, Any]) -> str:
+def _connection(member: Result) -> str:
     if member["this"]:
         return "this node"
     if member.get("gone") or not member["connected"]:
@@ -265,7 +240,7 @@ def _connection(member: dict[str, Any]) -> str:
     return f"{way}, receiving its routes" if member["behind"] else way
 
 
-def _what_for(route: dict[str, Any]) -> str:
+def _what_for(route: Result) -> str:
     if "members" in route:
         return f"{route['members']:,} members of the group"
     wanted = "persistent sessions" if route["durable"] else "connected clients"

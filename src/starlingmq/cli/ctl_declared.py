@@ -9,9 +9,9 @@ and an exit code, which its docstring tells.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from inspect import Parameter, Signature, signature
+from collections.abc import Callable, Iterator
+from functools import partial
+from inspect import Parameter, signature
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 import typer
@@ -21,37 +21,31 @@ from starlingmq.admin.declared_actions import ALL, DECLARED, PAGED, TARGET, Decl
 from starlingmq.admin.printable import plain
 from starlingmq.admin.typed_actions import as_text, is_required, taken_apart
 from starlingmq.cli import control
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import (
+    BROKER_OPTIONS,
+    AskedBroker,
     AtOption,
     DescendingOption,
     LimitOption,
+    Lines,
     ListOrder,
     NodeOption,
     Result,
-    ask_within,
     nothing,
-    sorted_or_listed,
     tell_more,
 )
-from starlingmq.cli.declare import CommandError
+from starlingmq.cli.declare import CommandError, parameter, shaped
 from starlingmq.cli.progress import progress
 from starlingmq.cli.remote import ANSWER_SECONDS
 from starlingmq.cli.tables import Columns, WideOption, columns_of, table
 
 SHOWN: Final = 1000
-KEYWORD: Final = Parameter.KEYWORD_ONLY
 NOT_OPTIONS: Final = ("cursor", "sort", "descending", "everywhere")
 OFFLINE: Final = ("storage.check", "storage.compact", "storage.stats")
 """They work on a data directory without a broker, too."""
 EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="All nodes.")]
-LAST: Final = {"data_dir": DataDirOption, "config": FileOption, "json_": JsonOption}
-
-
 Rows = Callable[[Result], list[Result]]
-Shown = tuple[Iterable[str], int]
-"""Lines for stdout, made only if they are printed, and the exit code."""
-Show = Callable[..., Shown]
+Show = Callable[..., Lines]
 
 ROWS: Final[dict[str, Rows]] = {}
 SHOWS: Final[dict[str, Show]] = {}
@@ -86,23 +80,23 @@ def command_of(declared: Declared) -> Callable[..., int]:
     parameters = [_parameter(field, needed.get(field.name)) for field in own]
     parameters.sort(key=lambda one: arguments.index(one.name) if one.name in arguments else len(arguments))
     if declared.has_node and declared.name not in OFFLINE:
-        parameters.append(_keyword("node", "", NodeOption if declared.scope in (ALL, PAGED) else AtOption))
+        parameters.append(parameter("node", "", NodeOption if declared.scope in (ALL, PAGED) else AtOption))
     if declared.scope == TARGET:
-        parameters.append(_keyword("everywhere", False, EverywhereOption))
+        parameters.append(parameter("everywhere", False, EverywhereOption))
     sorts = declared.scope == PAGED and DECLARED.get(f"{declared.key}.sorted")
     if sorts:
         keys = ", ".join(get_args(taken_apart(get_type_hints(sorts.request, include_extras=True)["sort"])[0]))
-        parameters.append(_keyword("sort", "", Annotated[str, typer.Option(help=f"Sort by {keys}.")]))
-        parameters.append(_keyword("descending", False, DescendingOption))
+        parameters.append(parameter("sort", "", Annotated[str, typer.Option(help=f"Sort by {keys}.")]))
+        parameters.append(parameter("descending", False, DescendingOption))
     if declared.scope == PAGED:
-        parameters.append(_keyword("limit", SHOWN, LimitOption))
+        parameters.append(parameter("limit", SHOWN, LimitOption))
     if declared.columns:
-        parameters.append(_keyword("wide", False, WideOption))
-    show = SHOWS.get(declared.name, _shown)
-    more = [one for one in signature(show, eval_str=True).parameters.values() if one.kind is KEYWORD]
-    parameters += [*more, *(_keyword(name, False if name == "json_" else None, kind) for name, kind in LAST.items())]
+        parameters.append(parameter("wide", False, WideOption))
+    show = SHOWS.get(declared.name, partial(_shown, declared))
+    more = [one for one in signature(show, eval_str=True).parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
 
     def command(data_dir: str | None, config: str | None, json_: bool, **given: Any) -> int:
+        broker = AskedBroker(data_dir, config, json_)
         further = {one.name: given.pop(one.name) for one in more}
         words = {name: as_text(given[name]) for name in given if name not in (*left_out, "wide")}
         words |= {field.name: "no" if given[field.name] else "" for field in own if _is_negative(field)}
@@ -111,46 +105,30 @@ def command_of(declared: Declared) -> Callable[..., int]:
                 raise CommandError("--everywhere is all nodes, and --node one of them: leave out one of the two")
             words["node"] = "*"
         if declared.scope == PAGED:
-            found = _listed(declared, given, words, data_dir, config)
+            order = ListOrder(given.get("sort", ""), given.get("descending", False))
+            found = broker.listed(declared.name, table_of(declared)[0], given["limit"], order, **words)
         elif declared.name in OFFLINE:
             with progress(json_) as report:
                 found = control.ask(control.broker_address(data_dir, config), declared.name, words, report)
         else:
             with progress(json_ or not declared.waits) as report:
-                found = ask_within(ANSWER_SECONDS, declared.name, data_dir, config, words, report)
-        lines, code = _shown(declared, found, given, words, further)
-        if json_:
-            print(json.dumps(found))
-            return code
-        for line in lines:
-            print(line)
-        tell_more(found, declared.key)
+                found = broker.ask_within(ANSWER_SECONDS, declared.name, words, report)
+        code = broker.tell(found, show(found, given, **further))
+        if not json_:
+            tell_more(found, declared.key)
         return code
 
-    code = SHOWS[declared.name].__doc__ if declared.name in SHOWS else None
-    command.__doc__ = f"{declared.help}. {declared.hint}".rstrip() + f"\n\n{code or ''}".rstrip()
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-    return command
+    told = SHOWS[declared.name].__doc__ if declared.name in SHOWS else None
+    command.__doc__ = f"{declared.help}. {declared.hint}".rstrip() + f"\n\n{told or ''}".rstrip()
+    return shaped(command, [*parameters, *more, *BROKER_OPTIONS])
 
 
-def _listed(
-    declared: Declared, given: dict[str, Any], words: dict[str, str], data_dir: str | None, config: str | None
-) -> Result:
-    order = ListOrder(given.get("sort", ""), given.get("descending", False))
-    key, _ = table_of(declared)
-    return sorted_or_listed(declared.name, key, given["limit"], data_dir, config, order, **words)
-
-
-def _shown(
-    declared: Declared, found: Result, given: dict[str, Any], words: dict[str, str], further: dict[str, Any]
-) -> Shown:
-    if declared.name in SHOWS:
-        return SHOWS[declared.name](found, given, **further)
-    if not declared.columns:
-        told = {name: _word(one) for name, one in (words | found).items()}
-        return [declared.said.format_map(told)], 0
-    return table_lines(declared, found, given), 0
+def _shown(declared: Declared, found: Result, given: Result) -> Lines:
+    if declared.columns:
+        yield from table_lines(declared, found, given)
+    else:
+        yield declared.said.format_map({name: _word(one) for name, one in (given | found).items()})
+    return 0
 
 
 def table_lines(declared: Declared, found: Result, given: dict[str, Any]) -> Iterator[str]:
@@ -207,8 +185,4 @@ def _parameter(field: FieldInfo, is_needed: bool | None) -> Parameter:
     else:
         how = typer.Option(*_flags(field), help=told, **limits)
     default = Parameter.empty if is_required(field) or is_needed else False if _is_negative(field) else field.default
-    return _keyword(field.name, default, Annotated[bool if _is_negative(field) else kind, how])
-
-
-def _keyword(name: str, default: object, annotation: Any) -> Parameter:
-    return Parameter(name, KEYWORD, default=default, annotation=annotation)
+    return parameter(field.name, default, Annotated[bool if _is_negative(field) else kind, how])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from starlingmq.admin.printable import plain
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import Result, ask, done
-from starlingmq.cli.ctl_declared import Shown, shows
+from starlingmq.cli.ctl_ask import AskedBroker, Lines, Result, asks
+from starlingmq.cli.ctl_declared import shows
 from starlingmq.cli.declare import CommandError
 from starlingmq.config.section_types import parse_duration
 
@@ -23,15 +21,14 @@ NameArgument = Annotated[
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic without wildcards.")]
 
 
+@asks
 def ban(
+    broker: AskedBroker,
     kind: KindArgument,
     name: NameArgument,
     time: Annotated[str, typer.Option("--time", "-t", metavar="DURATION", help="Duration of the ban.")] = "1h",
     reason: Annotated[str, typer.Option("--reason", help="Reason, shown in the list of bans.")] = "by an operator",
     stay: Annotated[bool, typer.Option("--stay", help="Do not disconnect matching clients.")] = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Ban an address, user or client id on all nodes."""
     try:
@@ -41,41 +38,34 @@ def ban(
     if seconds <= 0:
         raise CommandError("--time: must be more than 0")
     arguments = {"kind": kind, "name": name, "reason": reason, "disconnect": "no" if stay else "yes"}
-    found = ask("ban", data_dir, config, seconds=repr(seconds), **arguments)
-    done(found, json_, f"{kind} {plain(found['name'])} is banned on {', '.join(found['nodes'])} for {time}")
+    found = broker.ask("ban", seconds=repr(seconds), **arguments)
+    broker.done(found, f"{kind} {plain(found['name'])} is banned on {', '.join(found['nodes'])} for {time}")
 
 
+@asks
 def publish(
+    broker: AskedBroker,
     topic: TopicArgument,
     payload: Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="Payload as text; - reads standard input.")] = "",
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2)] = 0,
     retain: Annotated[bool, typer.Option("--retain", "-r", help="Retain the message.")] = False,
     expiry: Annotated[int, typer.Option("--expiry", min=0, metavar="SECONDS", help="Message expiry; 0: never.")] = 0,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Publish a message as the operator, without rules and hooks. Clients use `starlingmq pub`."""
     content = sys.stdin.buffer.read() if payload == "-" else payload.encode()
-    found = ask(
+    found = broker.ask(
         "publish",
-        data_dir,
-        config,
         topic=topic,
         payload_base64=base64.b64encode(content).decode(),
         qos=str(qos),
         retain="yes" if retain else "",
         expiry=str(expiry),
     )
-    done(found, json_, f"published to {found['receivers']:,} receivers")
+    broker.done(found, f"published to {found['receivers']:,} receivers")
 
 
 @shows("reload")
-def reload(found: Result, given: dict[str, Any]) -> Shown:
-    return _reloaded(found), 0
-
-
-def _reloaded(found: Result) -> Iterator[str]:
+def reload(found: Result, given: Result) -> Lines:
     for name, told in found["nodes"].items():
         later = ", ".join(told["restart"])
         yield f"{name}: settings reloaded" + (f"; these need a restart: {later}" if later else "")
@@ -83,3 +73,4 @@ def _reloaded(found: Result) -> Iterator[str]:
             yield f"{name}: {line}"
         for line in told["warnings"]:
             print(f"warning: {name}: {line}", file=sys.stderr)
+    return 0

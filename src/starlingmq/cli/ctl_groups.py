@@ -7,11 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
-from starlingmq.cli.ctl_ask import DescendingOption, ListOrder, nothing, sorted_or_listed, tell_total, warn_of
+from starlingmq.cli.ctl_ask import AskedBroker, DescendingOption, ListOrder, asks, nothing, tell_total, warn_of
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.progress import progress
-from starlingmq.cli.remote import is_url
 from starlingmq.cli.tables import WideOption, columns_of, table
 
 GROUPS_MAX: Final = 10_000
@@ -21,7 +18,9 @@ COLUMNS: Final = columns_of(
 )
 
 
+@asks
 def groups(
+    broker: AskedBroker,
     prefix: Annotated[str, typer.Argument(help="Only groups with this prefix.")] = "",
     everywhere: Annotated[bool, typer.Option("--everywhere", help="Ask the primary of each group.")] = False,
     sort: Annotated[
@@ -33,26 +32,20 @@ def groups(
     ] = "",
     descending: DescendingOption = False,
     wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """List the queue groups with their strategy, members and waiting messages.
 
     A node knows its own part of a group; the group's primary knows all of it (--everywhere).
     """
-    if everywhere or is_url(data_dir):
-        order = ListOrder(sort, descending)
-        found = sorted_or_listed("groups.led", "groups", GROUPS_MAX, data_dir, config, order, prefix=prefix)
+    if everywhere or broker.url:
+        found = broker.listed("groups.led", "groups", GROUPS_MAX, ListOrder(sort, descending), prefix=prefix)
         tell_total(found, "groups")
         warn_of(found)
     elif sort:
         raise CommandError("--sort needs --everywhere: a node knows only its own part of a group")
     else:
-        directory = broker_address(data_dir, config)
-        with progress(json_) as report:
-            found = ask_broker(directory, "groups", {"prefix": prefix}, report)
-    if json_:
+        found = broker.ask_long("groups", prefix=prefix)
+    if broker.json:
         print(json.dumps(found))
         return
     if not found["groups"]:

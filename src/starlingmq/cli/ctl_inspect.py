@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from starlingmq.admin.declared_actions import DECLARED
 from starlingmq.admin.printable import plain
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import NodeOption, Result, ask, show
-from starlingmq.cli.ctl_declared import Shown, rows, shows, table_lines
+from starlingmq.cli.ctl_ask import AskedBroker, Lines, NodeOption, Result, asks
+from starlingmq.cli.ctl_declared import rows, shows, table_lines
 from starlingmq.cli.ctl_look import ClientArgument
 from starlingmq.cli.tables import WideOption, columns_of
 
@@ -28,21 +24,20 @@ CONNECTORS: Final = columns_of(
 )
 
 
+@asks
 def alarms(
+    broker: AskedBroker,
     node: NodeOption = "",
     history: Annotated[bool, typer.Option("--history", help="List alarms that have ended, too.")] = False,
     wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """List the active alarms of all nodes, critical ones first."""
-    found = ask("alarms", data_dir, config, node=node)
-    if history and not json_:
+    found = broker.ask("alarms", node=node)
+    if history and not broker.json:
         found["alarms"] += found["history"]
     lines = sys.stdout.isatty() and not wide  # in which nothing is cut
-    show(found, json_, "alarms", ALARMS, "there are no alarms", wide or not sys.stdout.isatty())
-    if lines and not json_:
+    broker.show(found, "alarms", ALARMS, "there are no alarms", wide or not sys.stdout.isatty())
+    if lines and not broker.json:
         for one in found["alarms"]:
             title = " ".join(plain(one[part]) for part in ("kind", "subject") if one[part])
             print(f"\n{title}: {plain(one['text'])}\n  what to do: {plain(one['next'])}\n  page: {one.get('page', '')}")
@@ -54,7 +49,9 @@ def action_rows(found: Result) -> list[Result]:
     return [one | {"time": one["time"][:19].replace("T", " ")} for one in reversed(found["actions"])]
 
 
+@asks
 def connectors(
+    broker: AskedBroker,
     test: Annotated[
         str,
         typer.Option(
@@ -65,87 +62,72 @@ def connectors(
     ] = "",
     node: NodeOption = "",
     wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> int:
     """List services that the nodes call (auth.http, alarms.webhook, tracing), with requests accepted and failed."""
     if not test:
-        found = ask("connectors", data_dir, config, node=node)
-        show(found, json_, "connectors", CONNECTORS, "no connector is set", wide)
+        found = broker.ask("connectors", node=node)
+        broker.show(found, "connectors", CONNECTORS, "no connector is set", wide)
         return 0
-    tested = ask("connectors.test", data_dir, config, name=test, node=node)
+    tested = broker.ask("connectors.test", name=test, node=node)
     taken = f"in {tested['milliseconds']} ms"
     said = f"accepted {taken}" if tested["accepted"] else f"failed {taken}: {plain(tested['problem'])}"
-    print(json.dumps(tested) if json_ else f"{test} at {tested['node']}: {said}")
+    broker.done(tested, f"{test} at {tested['node']}: {said}")
     return 0 if tested["accepted"] else FAILED
 
 
+@asks
 def message(
+    broker: AskedBroker,
     client_id: ClientArgument,
     number: Annotated[int, typer.Argument(min=0, metavar="N", help="Position in the queue, from 0.")] = 0,
     window: Annotated[
         bool, typer.Option("--window", help="N is a packet id in the inflight window, not a position in the queue.")
     ] = False,
     node: NodeOption = "",
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Print the payload of a message that waits for a client, at most 64 KiB of it."""
     place = "window" if window else "queue"
-    found = ask("session.message", data_dir, config, client_id=client_id, place=place, number=str(number), node=node)
-    if json_:
-        print(json.dumps(found))
-    else:
-        sys.stdout.buffer.write(base64.b64decode(found["payload_base64"]))
+    found = broker.ask("session.message", client_id=client_id, place=place, number=str(number), node=node)
+    broker.write_payload(found)
 
 
 @shows("rules")
-def rules(found: Result, given: dict[str, Any]) -> Shown:
-    return _rule_lines(found, given), 0
-
-
-def _rule_lines(found: Result, given: dict[str, Any]) -> Iterator[str]:
+def rules(found: Result, given: Result) -> Lines:
     if not found["rules"] and not found["file"]:
         yield "there are no rules (auth.acl.file, ctl rule set), so everything is allowed"
-        return
+        return 0
     told = {"rules": [one | {"names": one["names"] or "all"} for one in found["rules"]]}
     yield from table_lines(DECLARED["rules"], told, given)
     more = f"; {found['total']} rules in all" if found["total"] > len(found["rules"]) else ""
     yield f"where no rule matches: {found['default']} ({plain(found['file']) or 'there is no file'}{more})"
+    return 0
 
 
 @shows("users")
-def users(found: Result, given: dict[str, Any]) -> Shown:
-    return _user_lines(found, given), 0
-
-
-def _user_lines(found: Result, given: dict[str, Any]) -> Iterator[str]:
+def users(found: Result, given: Result) -> Lines:
     yield from table_lines(DECLARED["users"], found, given)
     methods = ", ".join(found["methods"]) or "none"
     more = f"; {found['total']:,} users in all" if found["total"] > len(found["users"]) else ""
     yield f"methods: {methods}; {found['anonymous']:,} clients without a user{more}"
+    return 0
 
 
 @shows("rules.test")
-def may(found: Result, given: dict[str, Any]) -> Shown:
+def may(found: Result, given: Result) -> Lines:
     """The exit code is 1 if it may not."""
-    line = f"{'allowed' if found['allowed'] else 'denied'}: {found['reason']}"
-    return [line], 0 if found["allowed"] else DENIED
+    yield f"{'allowed' if found['allowed'] else 'denied'}: {found['reason']}"
+    return 0 if found["allowed"] else DENIED
 
 
 @shows("settings.change")
-def change(found: Result, given: dict[str, Any]) -> Shown:
-    lines = [_change_line(name, found["path"], one) for name, one in found["nodes"].items()]
+def change(found: Result, given: Result) -> Lines:
+    for node, one in found["nodes"].items():
+        differs = one["before"] != one["after"]
+        after = f"-> {one['after']}" if differs else "(no difference)"
+        done = " applied" if one["applied"] else " (only checked)" if differs else ""
+        yield f"{node}: {found['path']} {one['before']} {after}{done}"
     if any(one["applied"] for one in found["nodes"].values()):
         section, _, name = found["path"].partition(".")
         kept = f"{section}: {{{name}: {given['value']}}}"
-        lines.append(f"until the next reload or restart; to keep it, write {kept} to the settings file of each node")
-    return lines, 0
-
-
-def _change_line(node: str, path: str, one: Result) -> str:
-    after = "(no difference)" if one["before"] == one["after"] else f"-> {one['after']}"
-    done = " applied" if one["applied"] else " (only checked)" if one["before"] != one["after"] else ""
-    return f"{node}: {path} {one['before']} {after}{done}"
+        yield f"until the next reload or restart; to keep it, write {kept} to the settings file of each node"
+    return 0

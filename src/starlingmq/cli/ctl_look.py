@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 import time
@@ -13,19 +12,18 @@ import typer
 import yaml
 
 from starlingmq.admin.printable import plain
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import (
+    AskedBroker,
     AtOption,
     DescendingOption,
     LimitOption,
+    Lines,
     ListOrder,
     Result,
-    ask,
+    asks,
     nothing,
-    show,
-    sorted_or_listed,
 )
-from starlingmq.cli.ctl_declared import SHOWN, Shown, rows, shows
+from starlingmq.cli.ctl_declared import SHOWN, rows, shows
 from starlingmq.cli.ctl_status import gone_line, node_rows
 from starlingmq.cli.tables import WideOption, columns_of
 from starlingmq.log import printable
@@ -49,14 +47,10 @@ ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client
 @shows("session")
 def session(
     found: Result,
-    given: dict[str, Any],
+    given: Result,
     *,
     all_: Annotated[bool, typer.Option("--all", help="All subscriptions and messages, not the first ten.")] = False,
-) -> Shown:
-    return _session_lines(found, all_), 0
-
-
-def _session_lines(found: Result, all_: bool) -> Iterator[str]:
+) -> Lines:
     told = {**found["session"], "node": found["node"], **(found["client"] or {})}
     for name, value in told.items():
         if value not in (None, ""):
@@ -70,6 +64,7 @@ def _session_lines(found: Result, all_: bool) -> Iterator[str]:
     yield from _first("subscribes", subscribed, count["subscriptions"], all_)
     yield from _first("in flight", window, count["inflight"], all_)
     yield from _first("queued", queue, count["queued"], all_)
+    return 0
 
 
 def _fact(name: str, value: object) -> str:
@@ -88,42 +83,35 @@ def _first(title: str, lines: list[str], total: int, all_: bool) -> Iterator[str
         yield f"{title:16} … and {total - len(shown):,} more: {hint}"
 
 
+@asks
 def retained(
+    broker: AskedBroker,
     filter: Annotated[str, typer.Argument(metavar="FILTER", help="Filter of the topics.")] = "#",
     payload: Annotated[bool, typer.Option("--payload", help="Write the payload of this topic as it is.")] = False,
     sort: Annotated[str, typer.Option(help="Sort by topic, qos, size, publisher or published_at.")] = "",
     descending: DescendingOption = False,
     limit: LimitOption = SHOWN,
     wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """List retained messages by topic; they are the same on all nodes."""
     if payload:
-        one = ask("retained.show", data_dir, config, topic=filter)
-        if json_:
-            print(json.dumps(one))
-        else:
-            sys.stdout.buffer.write(base64.b64decode(one["payload_base64"]))
+        broker.write_payload(broker.ask("retained.show", topic=filter))
         return
-    found = sorted_or_listed(
-        "retained", "retained", limit, data_dir, config, ListOrder(sort, descending), filter=filter
-    )
+    found = broker.listed("retained", "retained", limit, ListOrder(sort, descending), filter=filter)
     none = nothing("retained message", "there are no retained messages", {"FILTER": "" if filter == "#" else filter})
-    show(found, json_, "retained", RETAINED, none, wide)
+    broker.show(found, "retained", RETAINED, none, wide)
 
 
 rows("overviews")(node_rows)
 
 
 @rows("peers")
-def peer_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+def peer_rows(found: Result) -> list[Result]:
     gone = {one["peer"]: gone_line(one["served_by"]) for one in found["peers"] if one.get("served_by")}
     return [_peer_row(peer, gone) for peer in found["peers"]]
 
 
-def _peer_row(peer: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
+def _peer_row(peer: Result, gone: dict[str, str]) -> Result:
     server = peer.get("served_by")  # a node of an older version does not say it
     name = peer["node"]
     return peer | {
@@ -133,29 +121,29 @@ def _peer_row(peer: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
 
 
 @shows("config")
-def config(found: Result, given: dict[str, Any]) -> Shown:
-    return [yaml.safe_dump(found, sort_keys=False).rstrip()], 0
+def config(found: Result, given: Result) -> Lines:
+    yield yaml.safe_dump(found, sort_keys=False).rstrip()
+    return 0
 
 
+@asks
 def log(
+    broker: AskedBroker,
     level: Annotated[str, typer.Option("--level", help="Minimum level: debug, info, warning or error.")] = "debug",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines.")] = False,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=1000, metavar="N", help="Number of lines to start with.")
     ] = 100,
     node: AtOption = "",
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Print the last lines of a node's log; with --json one object per line."""
     after = ""
     while True:
-        found = ask("log", data_dir, config, level=level, limit=str(limit), after=after, node=node)
+        found = broker.ask("log", level=level, limit=str(limit), after=after, node=node)
         if found["lost"]:
             print(f"warning: {found['lost']:,} lines were discarded before they could be read", file=sys.stderr)
         for line in found["lines"]:
-            print(json.dumps(line) if json_ else f"{line['time']} {line['level']:7} {line['message']}")
+            print(json.dumps(line) if broker.json else f"{line['time']} {line['level']:7} {line['message']}")
         if not follow:
             return
         sys.stdout.flush()
@@ -164,19 +152,18 @@ def log(
             time.sleep(FOLLOW_SECONDS)
 
 
+@asks
 def metrics(
+    broker: AskedBroker,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only metrics with this prefix.")] = "",
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Print all metrics of this node in Prometheus format, as /metrics has them."""
-    if json_:
-        found = ask("metrics", data_dir, config)
+    if broker.json:
+        found = broker.ask("metrics")
         found["samples"] = [one for one in found["samples"] if one["name"].startswith(name)]
         print(json.dumps(found))
         return
-    text = ask("metrics.text", data_dir, config)["text"].rstrip("\n")
+    text = broker.ask("metrics.text")["text"].rstrip("\n")
     lines = [
         line
         for line in text.split("\n")  # values may have other line breaks

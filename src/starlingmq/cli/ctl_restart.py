@@ -18,8 +18,7 @@ import typer
 from starlingmq.admin.cluster_health import ETCD_AWAY
 from starlingmq.admin.printable import plain
 from starlingmq.cli.command_errors import explain
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import AtOption, Result, ask
+from starlingmq.cli.ctl_ask import AskedBroker, AtOption, Result, asks
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import Report, progress
 from starlingmq.cli.remote import Unreachable
@@ -31,15 +30,14 @@ LOST_SECONDS: Final = 60.0
 Ask = Callable[..., Result]
 
 
+@asks
 def restart(
+    broker: AskedBroker,
     rolling: Annotated[
         bool, typer.Option("--rolling", help="All nodes, one after the other; the one that is asked is the last.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="With --rolling: begin although a node is missing.")] = False,
     node: AtOption = "",
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Restart a node, or all nodes one after the other, and wait until each serves again.
 
@@ -50,19 +48,16 @@ def restart(
     if rolling and node:
         raise CommandError("give --rolling for all nodes, or --node for one")
 
-    def asked(action: str, **arguments: str) -> Result:
-        return ask(action, data_dir, config, **arguments)
-
     done = []
     try:
-        with progress(json_) as report:
-            for one in _rolling(asked, force, report) if rolling else [_restarted(asked, node, report)]:
+        with progress(broker.json) as report:
+            for one in _rolling(broker.ask, force, report) if rolling else [_restarted(broker.ask, node, report)]:
                 done.append(one)
-                if not json_:
+                if not broker.json:
                     name, version = plain(one["node"]), plain(one["version"])
                     print(f"{name} has restarted in {one['seconds']:.1f} s, version {version}", flush=True)
     finally:
-        if json_:
+        if broker.json:
             print(json.dumps({"restarted": done}))
 
 

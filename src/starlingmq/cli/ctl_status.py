@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from starlingmq.admin.printable import NODE_COLUMNS
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import ask, warn_of
+from starlingmq.cli.ctl_ask import AskedBroker, Lines, Result, asks, warn_of
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.tables import WideOption, columns_of, duration, table
 from starlingmq.cli.version import version_line
@@ -22,56 +21,55 @@ EXIT_CODES: Final = {"healthy": 0, "degraded": DEGRADED, "unavailable": NOT_READ
 NODES: Final = columns_of(NODE_COLUMNS)
 
 
-def status(
-    wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> int:
+@asks
+def status(broker: AskedBroker, wide: WideOption = False) -> int:
     """Show the health of the broker and its cluster, its alarms, and an overview of each node.
 
     The exit code is 1 if this node does not accept clients, 3 if a node is gone, 4 if an alarm is critical, 5 if
     another alarm is active, and 0 otherwise.
     """
-    found = ask("overviews", data_dir, config)
-    active = ask("alarms", data_dir, config)["alarms"]
+    found = broker.ask("overviews")
+    active = broker.ask("alarms")["alarms"]
     critical = sum(alarm["severity"] == "critical" for alarm in active)
-    if json_:
+    if broker.json:
         print(json.dumps(found | {"alarms": {"critical": critical, "other": len(active) - critical}}))
     else:
         print(_first_line(_own(found), len(active), critical))
         print(table(NODES, node_rows(found), wide))
-        for line in _dropped(ask("droppers", data_dir, config, limit="1000")["droppers"]):
+        for line in _dropped(broker.ask("droppers", limit="1000")["droppers"]):
             print(line)
         warn_of(found)
     return _exit_code(_own(found)) or (CRITICAL if critical else WARNED if active else 0)
 
 
-def version(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
+@asks
+def version(broker: AskedBroker) -> None:
     """Print the version of this command, and of the running nodes."""
     try:
-        found = ask("overviews", data_dir, config)
+        found = broker.ask("overviews")
         nodes = {one["node"]: one["version"] for one in found["nodes"]}
         gone = gone_nodes(found)
     except CommandError:  # the version of the command is known without a broker
-        if data_dir is not None or config is not None:
+        if broker.data_dir is not None or broker.config is not None:
             raise
         nodes, gone = {}, {}
-    if json_:
-        print(
-            json.dumps(
-                {"command": version_line(), "nodes": {name: told for name, told in nodes.items() if name not in gone}}
-            )
-        )
-        return
-    print(version_line())
+    there = {name: told for name, told in nodes.items() if name not in gone}
+    broker.tell({"command": version_line(), "nodes": there}, _versions(nodes | gone))
+
+
+def _versions(nodes: dict[str, str]) -> Lines:
+    yield version_line()
     for name, told in nodes.items():
-        print(f"node {name}: {gone.get(name, told)}")
+        yield f"node {name}: {told}"
+    return 0
 
 
-def _own(found: dict[str, Any]) -> dict[str, Any]:
-    own: dict[str, Any] = next(one for one in found["nodes"] if one["node"] == found["node"])
+def _own(found: Result) -> Result:
+    own: Result = next(one for one in found["nodes"] if one["node"] == found["node"])
     return own
 
 
-def _first_line(own: dict[str, Any], alarms: int, critical: int) -> str:
+def _first_line(own: Result, alarms: int, critical: int) -> str:
     """The state, the number of alarms and how to see them, and the reason of the state."""
     if own["cluster"] is not None:
         line = health_line(own["cluster"])
@@ -88,7 +86,7 @@ def _first_line(own: dict[str, Any], alarms: int, critical: int) -> str:
     return f"{state}, {alarms:,} alarm{'s' if alarms > 1 else ''}{worst} (starlingmq ctl alarms): {reason}"
 
 
-def _dropped(droppers: list[dict[str, Any]]) -> Iterator[str]:
+def _dropped(droppers: list[Result]) -> Iterator[str]:
     """The messages that were dropped within the last hour, by reason; also after their alarm has ended."""
     reasons = Counter[str]()
     for one in droppers:
@@ -98,18 +96,18 @@ def _dropped(droppers: list[dict[str, Any]]) -> Iterator[str]:
         yield f"Dropped in the last hour: {told} (starlingmq ctl droppers)."
 
 
-def _exit_code(own: dict[str, Any]) -> int:
+def _exit_code(own: Result) -> int:
     if own["cluster"] is not None and own["cluster"]["status"] != "healthy":
         return EXIT_CODES[own["cluster"]["status"]]
     return NOT_READY if own["ready"]["reasons"] else 0
 
 
-def health_line(health: dict[str, Any]) -> str:
+def health_line(health: Result) -> str:
     """The state, the reason, and the next step for the operator."""
     return f"{health['status'].upper()}: {health['summary']}." + (f" Next: {health['next']}" if health["next"] else "")
 
 
-def node_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+def node_rows(found: Result) -> list[Result]:
     """The entries of the table ``NODE_COLUMNS``."""
     gone = gone_nodes(found)
     return [
@@ -127,10 +125,10 @@ def node_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def gone_nodes(found: dict[str, Any]) -> dict[str, str]:
+def gone_nodes(found: Result) -> dict[str, str]:
     """The nodes that are gone, as the node says that was asked for ``overviews``, with what became of their data:
     another node may answer for them."""
-    own: dict[str, Any] = next((one for one in found["nodes"] if one["node"] == found["node"]), {})
+    own: Result = next((one for one in found["nodes"] if one["node"] == found["node"]), {})
     gone = (own.get("cluster") or {}).get("gone", ())
     return {one["name"]: gone_line(one.get("served_by")) for one in gone}
 

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from starlingmq.cli.ctl_ask import Result
-from starlingmq.cli.ctl_declared import Shown, shows
+from starlingmq.cli.ctl_ask import Lines, Result
+from starlingmq.cli.ctl_declared import shows
 from starlingmq.cli.progress import amount
 
 DAMAGED: Final = 1  # exit code
 
 
 @shows("storage.check")
-def check(found: Result, given: Result) -> Shown:
+def check(found: Result, given: Result) -> Lines:
     """The exit code is 1 if there is damage."""
-    return _check_lines(found), DAMAGED if found["damage"] else 0
-
-
-@shows("storage.stats")
-def stats(found: Result, given: Result) -> Shown:
-    return _stats_lines(found), 0
-
-
-@shows("storage.compact")
-def compact(found: Result, given: Result) -> Shown:
-    before, after = found["before"]["used"], found["after"]["used"]
-    return [f"{amount(before, 'bytes')} before, {amount(after, 'bytes')} now"], 0
-
-
-def _check_lines(found: dict[str, Any]) -> Iterator[str]:
     yield from found["damage"]
     if found["omitted"]:
         yield f"and {found['omitted']:,} more"
@@ -39,9 +23,11 @@ def _check_lines(found: dict[str, Any]) -> Iterator[str]:
         f"{found['sessions']:,} sessions, {found['references']:,} references: "
         + (f"{len(found['damage']) + found['omitted']:,} damaged" if found["damage"] else "whole")
     )
+    return DAMAGED if found["damage"] else 0
 
 
-def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
+@shows("storage.stats")
+def stats(found: Result, given: Result) -> Lines:
     journal, checkpoint = found["journal"], found["checkpoint"]
     yield (
         f"state          {found['state']}, {('a broker is running' if found['serving'] else 'no broker is running')}"
@@ -65,3 +51,10 @@ def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"stream         {each['name']}: {each['messages']:,} messages, {amount(each['bytes'], 'bytes')}"
     yield f"key-value      {amount(found['kv_bytes'], 'bytes')}"
     yield f"disk           {amount(found['used'], 'bytes')} used, {amount(found['free'], 'bytes')} free"
+    return 0
+
+
+@shows("storage.compact")
+def compact(found: Result, given: Result) -> Lines:
+    yield f"{amount(found['before']['used'], 'bytes')} before, {amount(found['after']['used'], 'bytes')} now"
+    return 0

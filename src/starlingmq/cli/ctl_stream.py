@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
-from starlingmq.cli.ctl_ask import ask, done
+from starlingmq.cli.ctl_ask import AskedBroker, Lines, Result, asks
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.progress import amount, progress
-from starlingmq.cli.tables import columns_of, table
+from starlingmq.cli.progress import amount
+from starlingmq.cli.tables import columns_of
 from starlingmq.config.section_types import format_duration
 
 COLUMNS: Final = columns_of("name, topics, first/number, next/number, messages/number, bytes: size/bytes, full")
@@ -23,7 +22,9 @@ app = typer.Typer(help="Manage streams, which keep messages for bulk readers.", 
 
 
 @app.command()
+@asks
 def create(
+    broker: AskedBroker,
     name: NameArgument,
     topic: Annotated[
         list[str], typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter of messages to keep; repeatable.")
@@ -38,100 +39,93 @@ def create(
         str, typer.Option("--when-full", help="When full: drop_oldest, or refuse QoS 1 and 2 messages (0x97).")
     ] = "drop_oldest",
     everywhere: EverywhereOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Create a stream that keeps messages of the given topics."""
     if any("\n" in each for each in topic):
         raise CommandError("--topic: must not contain a line break")
     arguments = {
-        "name": name,
-        "topics": "\n".join(topic),
+        "topics": json.dumps(topic),
         "retention_time": retention_time,
         "retention_size": retention_size,
         "when_full": when_full,
     }
-    if everywhere:
-        _everywhere("streams.create", arguments | {"topics": json.dumps(topic)}, data_dir, config, json_)
-        return
-    found = _ask("stream.create", arguments, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{name} keeps {', '.join(found['topics'])}")
+    _change(
+        broker, "streams.create", name, everywhere, lambda one: f"{name} keeps {', '.join(one['topics'])}", arguments
+    )
 
 
 @app.command(name="list")
-def list_(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
+@asks
+def list_(broker: AskedBroker) -> None:
     """List streams, and the part of each that this node holds."""
-    found = _ask("stream.list", {}, data_dir, config, json_)
-    if json_:
-        print(json.dumps(found))
-        return
-    print(table(COLUMNS, found["streams"]) if found["streams"] else "there are no streams")
+    broker.show(_parts(broker), "streams", COLUMNS, "there are no streams")
 
 
 @app.command()
-def show(
-    name: NameArgument, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> None:
+@asks
+def show(broker: AskedBroker, name: NameArgument) -> None:
     """Show a stream: definition, the part on this node, consumers."""
-    found = _ask("stream.show", {"name": name}, data_dir, config, json_)
-    print(json.dumps(found) if json_ else "\n".join(_lines(found)))
+    told = _parts(broker)
+    for one in told["streams"]:
+        if one["name"] == name:
+            broker.tell(one, _lines(one))
+            return
+    raise CommandError(f"{told['node']} has no stream named {name}; `ctl stream list` lists those that it has")
 
 
 @app.command()
+@asks
 def trim(
+    broker: AskedBroker,
     name: NameArgument,
     before: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="First offset to keep.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Delete all messages.")] = False,
     everywhere: EverywhereOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Delete a stream's messages on this node, in whole segment files: those that end before an offset, or all."""
     if (before is None) != all_:
         raise CommandError("nothing selected; give --before OFFSET, or --all")
-    arguments = {"name": name, "before": "" if before is None else str(before)}
-    if everywhere:
-        _everywhere("streams.trim", arguments, data_dir, config, json_)
-        return
-    found = _ask("stream.trim", arguments, data_dir, config, json_)
-    print(
-        json.dumps(found)
-        if json_
-        else f"{found['trimmed']:,} messages deleted; {name} now starts at {found['first']:,}"
-    )
+
+    def line(one: Result) -> str:
+        return f"{one['trimmed']:,} messages deleted; {name} now starts at {one['first']:,}"
+
+    _change(broker, "streams.trim", name, everywhere, line, {"before": "" if before is None else str(before)})
 
 
 @app.command()
-def delete(
-    name: NameArgument,
-    everywhere: EverywhereOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
+@asks
+def delete(broker: AskedBroker, name: NameArgument, everywhere: EverywhereOption = False) -> None:
     """Delete a stream and its messages on this node."""
+    _change(broker, "streams.delete", name, everywhere, lambda one: f"{name} was deleted", {})
+
+
+def _here(broker: AskedBroker) -> str:
+    """The name of the node that is asked."""
+    return str(broker.ask("listeners")["node"])
+
+
+def _parts(broker: AskedBroker) -> Result:
+    """The parts of streams at the node that is asked."""
+    return broker.ask("stream.all", node=_here(broker))
+
+
+def _change(
+    broker: AskedBroker,
+    action: str,
+    name: str,
+    everywhere: bool,
+    line: Callable[[Result], str],
+    arguments: dict[str, str],
+) -> None:
+    node = "" if everywhere else _here(broker)
+    found = broker.ask(action, name=name, node=node, **arguments)
     if everywhere:
-        _everywhere("streams.delete", {"name": name}, data_dir, config, json_)
-        return
-    found = _ask("stream.delete", {"name": name}, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{name} was deleted")
+        broker.done(found, f"{name}: done at {', '.join(found['nodes'])}")
+    else:
+        broker.done(found["nodes"][node], line(found["nodes"][node]))
 
 
-def _everywhere(action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, json_: bool) -> None:
-    found = ask(action, data_dir, config, **arguments)
-    done(found, json_, f"{arguments['name']}: done at {', '.join(found['nodes'])}")
-
-
-def _ask(
-    action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, quiet: bool
-) -> dict[str, Any]:
-    with progress(quiet) as report:
-        return ask_broker(broker_address(data_dir, config), action, arguments, report)
-
-
-def _lines(found: dict[str, Any]) -> Iterator[str]:
+def _lines(found: Result) -> Lines:
     age, size = found["retention_time"], found["retention_size"]
     yield f"topics         {', '.join(found['topics'])}"
     yield (
@@ -153,3 +147,4 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             )
             + (", pins retention" if each["pins"] else "")
         )
+    return 0

@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from msgspec import convert, to_builtins
 
 from starlingmq.admin.printable import plain
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, url_of
-from starlingmq.cli.ctl_ask import ask
+from starlingmq.cli.ctl_ask import AskedBroker, Result, asks, warn_of
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.remote import follow_url
 
@@ -28,7 +27,7 @@ WaitOption = Annotated[float, typer.Option("--wait", "-W", min=0, metavar="SECON
 class Poll(NamedTuple):
     """``events`` are steps or messages, ``lost`` those that were left out. ``missing``: nodes; None: as before."""
 
-    events: Sequence[dict[str, Any]] = ()
+    events: Sequence[Result] = ()
     lost: int = 0
     missing: list[dict[str, str]] | None = None
 
@@ -36,7 +35,9 @@ class Poll(NamedTuple):
 Polls = Generator[Poll, None, None]
 
 
+@asks
 def trace(
+    broker: AskedBroker,
     client: Annotated[str, typer.Option("--client", metavar="ID", help="Messages from or to this client.")] = "",
     topic: Annotated[
         str, typer.Option("--topic", "-t", metavar="FILTER", help="Messages whose topic matches this filter.")
@@ -44,9 +45,6 @@ def trace(
     rate: RateOption = 100,
     count: CountOption = 0,
     seconds: WaitOption = 0.0,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Trace messages through all nodes: accepted, matched, forwarded, arrived, delivered, acknowledged, dropped and
     why. Prints one line per step, with --json one object, until interrupted."""
@@ -54,45 +52,44 @@ def trace(
         raise CommandError("nothing selected; give --client ID, --topic FILTER, or both")
     from starlingmq.admin.traces import TraceStep, words
 
-    def line(told: dict[str, Any]) -> str:
-        return json.dumps(told) if json_ else words(convert(told, TraceStep))
+    def line(told: Result) -> str:
+        return json.dumps(told) if broker.json else words(convert(told, TraceStep))
 
     chosen = {"client_id": client, "topic": topic, "rate": str(rate)}
-    url = url_of(data_dir)
-    found = _steps(chosen, data_dir, config) if url is None else _events(url, "/trace", chosen)
+    url = broker.url
+    found = _steps(broker, chosen) if url is None else _events(url, "/trace", chosen)
     _print(found, line, count, seconds)
 
 
+@asks
 def tail(
+    broker: AskedBroker,
     filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter; + and # are wildcards.")],
     rate: RateOption = 100,
     count: CountOption = 0,
     seconds: WaitOption = 0.0,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Print messages as they are published on any node, up to 4 KiB of each. One line per message, with --json one
     object, until interrupted."""
     from starlingmq.admin.traces import TailMessage, TraceStep, message_of
 
-    url = url_of(data_dir)
+    url = broker.url
 
-    def line(told: dict[str, Any]) -> str:
+    def line(told: Result) -> str:
         message = message_of(convert(told, TraceStep)) if url is None else convert(told, TailMessage)
-        if json_:
+        if broker.json:
             return json.dumps(to_builtins(message))
         shown = message.payload_base64 if message.payload is None else message.payload
         return plain(f"{message.at} {message.node} {message.topic} (QoS {message.qos}): {shown}")
 
     if url is None:
-        found = _steps({"topic": filter, "rate": str(rate), "tail": "yes"}, data_dir, config)
+        found = _steps(broker, {"topic": filter, "rate": str(rate), "tail": "yes"})
     else:
         found = _events(url, "/tail", {"filter": filter, "rate": str(rate)})
     _print(found, line, count, seconds)
 
 
-def _print(found: Polls, line: Callable[[dict[str, Any]], str], count: int, seconds: float) -> None:
+def _print(found: Polls, line: Callable[[Result], str], count: int, seconds: float) -> None:
     until = time.monotonic() + seconds if seconds else None
     missing: list[dict[str, str]] = []
     shown = 0
@@ -108,7 +105,7 @@ def _print(found: Polls, line: Callable[[dict[str, Any]], str], count: int, seco
                 print(f"warning: {poll.lost:,} messages or steps were left out", file=sys.stderr)
             if poll.missing is not None and poll.missing != missing:
                 missing = poll.missing
-                _warn(missing)
+                warn_of({"missing": missing})
             if until is not None and time.monotonic() >= until:
                 return
 
@@ -122,19 +119,14 @@ def _events(url: str, path: str, chosen: dict[str, str]) -> Polls:
             yield Poll(lost=data["count"] if name == "dropped" else 0, missing=data if name == "missing" else None)
 
 
-def _steps(chosen: dict[str, str], data_dir: str | None, config: str | None) -> Polls:
+def _steps(broker: AskedBroker, chosen: dict[str, str]) -> Polls:
     """The polls of a broker that is asked on its control socket."""
-    begun = ask("trace.begin", data_dir, config, **chosen)
+    begun = broker.ask("trace.begin", **chosen)
     try:
         yield Poll(missing=begun["missing"])
         while True:
-            found = ask("trace.next", data_dir, config, trace=begun["trace"])
+            found = broker.ask("trace.next", trace=begun["trace"])
             yield Poll(found["events"], found["lost"], found["missing"])
     finally:
         with suppress(CommandError):  # the broker may have ended
-            ask("trace.end", data_dir, config, trace=begun["trace"])
-
-
-def _warn(missing: list[dict[str, str]]) -> None:
-    for one in missing:
-        print(f"warning: no answer from {one['node']}: {one['why']}", file=sys.stderr)
+            broker.ask("trace.end", trace=begun["trace"])

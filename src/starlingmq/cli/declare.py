@@ -20,6 +20,17 @@ class CommandError(Exception):
         return str(self)
 
 
+def parameter(name: str, default: object, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def shaped(command: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    """The function, with these parameters for typer."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
 def command_of(args: type[Args], run: Callable[[Args], int]) -> Callable[..., int]:
     """Return a command for typer: a function with one keyword parameter per field of ``args``.
 
@@ -30,16 +41,9 @@ def command_of(args: type[Args], run: Callable[[Args], int]) -> Callable[..., in
     def command(**given: Any) -> int:
         return run(args(**given))
 
-    parameters = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
-        )
-        for field in dataclasses.fields(args)  # type: ignore[arg-type]
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {field.name: field.annotation for field in parameters}
     command.__doc__ = run.__doc__
-    return command
+    found = dataclasses.fields(args)  # type: ignore[arg-type]
+    return shaped(command, [parameter(one.name, _default(one), hints[one.name]) for one in found])
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

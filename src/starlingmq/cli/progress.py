@@ -16,11 +16,15 @@ WAIT_SECONDS: Final = 10.0
 PREFIXES: Final = ("Ki", "Mi", "Gi", "Ti")
 
 
+def no_report(what: str, done: int, total: int, unit: str) -> None:
+    """Show nothing."""
+
+
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
     """Show progress during the block; ``quiet``: show nothing."""
     if quiet:
-        yield lambda what, done, total, unit: None
+        yield no_report
     elif sys.stderr.isatty():
         with _bars() as report:
             yield report

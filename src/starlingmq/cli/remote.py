@@ -39,8 +39,6 @@ ROUTES: Final = {
     "health": HttpRoute("GET", "/health/ready"),
 }
 """Actions without a declaration, with the same arguments and the same result over HTTP."""
-OF_ONE_NODE: Final = ("stream.list", "stream.show", "stream.create", "stream.trim", "stream.delete")
-"""Actions on the part of a stream at the node that is asked. The HTTP API has them for named nodes."""
 
 
 class Unreachable(CommandError):
@@ -69,8 +67,6 @@ def is_url(target: str | None) -> bool:
 def ask_url(url: str, action: str, arguments: dict[str, str], seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
     """The result. ``seconds``: how long the answer may take, unless the action waits for something. Raises
     CommandError, OSError."""
-    if action in OF_ONE_NODE:
-        return _ask_stream(url, action, arguments)
     declared = _declared(action)
     if declared is not None:
         return _ask_declared(url, declared, arguments, seconds)
@@ -128,26 +124,6 @@ def _ask_declared(url: str, declared: Declared, arguments: dict[str, str], secon
 
 def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _ask_stream(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
-    """An action of ``OF_ONE_NODE``, at the node that is asked. Raises CommandError."""
-    told = ask_url(url, "stream.all", {})
-    node = told["node"]
-    own = [one for one in told["streams"] if one["node"] == node]
-    if action == "stream.list":
-        return {"streams": own, "node": node}
-    if action == "stream.show":
-        for one in own:
-            if one["name"] == arguments["name"]:
-                return dict(one)
-        raise CommandError(
-            f"{url}: {node} has no stream named {arguments['name']}; `ctl stream list` lists those that it has"
-        )
-    if "topics" in arguments:
-        arguments = arguments | {"topics": json.dumps(arguments["topics"].split("\n"))}
-    done = ask_url(url, action.replace("stream.", "streams."), {**arguments, "node": node})
-    return dict(done["nodes"][node])
 
 
 def follow_url(url: str, path: str, arguments: dict[str, str]) -> Iterator[tuple[str, Any]]:

@@ -5,10 +5,11 @@ parse.
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
+from starlingmq.cli.declare import parameter, shaped
 from starlingmq.cli.serve_options import OPTIONS, Option, ServeOptions
 
 
@@ -21,16 +22,7 @@ def command(**given: Any) -> None:
 
 def _parameter(option: Option) -> inspect.Parameter:
     declared = typer.Option(*option.spellings, metavar=option.metavar or None, help=option.help)
-    return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=ServeOptions._field_defaults[option.name],
-        annotation=Annotated[option.kind, declared],
-    )
+    return parameter(option.name, ServeOptions._field_defaults[option.name], Annotated[option.kind, declared])
 
 
-PARAMETERS: Final = [_parameter(option) for option in OPTIONS]
-
-# typer reads these two.
-command.__signature__ = inspect.Signature(PARAMETERS)  # type: ignore[attr-defined]
-command.__annotations__ = {parameter.name: parameter.annotation for parameter in PARAMETERS}
+shaped(command, [_parameter(option) for option in OPTIONS])

@@ -18,8 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import NodeOption, ask, warn_of
+from starlingmq.cli.ctl_ask import AskedBroker, NodeOption, asks, warn_of
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.tables import Column, cell, table
 from starlingmq.cli.top_data import SORTS, VIEWS, TopData
@@ -57,7 +56,9 @@ FIRST_SECONDS: Final = 1.1  # between the two samples of the first rates
 KEYS: Final = "c clients  n nodes  t topics  s sort by the next column  q quit"
 
 
+@asks
 def command(
+    broker: AskedBroker,
     view: Annotated[str, typer.Option("--view", help="clients, nodes or topics.")] = "clients",
     sort: Annotated[str, typer.Option("--sort", "-s", metavar="COLUMN", help="Column to sort by, highest first.")] = "",
     node: NodeOption = "",
@@ -65,9 +66,6 @@ def command(
         float, typer.Option("--interval", min=1.0, metavar="SECONDS", help="Seconds between two updates.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one table and exit.")] = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Watch the activity of clients, nodes and topics on all nodes; c, n, t change the view, s the order, q quits.
 
@@ -77,10 +75,10 @@ def command(
         raise CommandError(f"--view: must be one of {', '.join(VIEWS)}")
     if sort and sort not in SORTS[view]:
         raise CommandError(f"--sort: must be one of {', '.join(SORTS[view])} for {view}")
-    data = TopData(lambda action, **arguments: ask(action, data_dir, config, **arguments), node)
+    data = TopData(broker.ask, node)
     try:
-        if once or json_ or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            _once(data, view, sort or SORTS[view][0], json_)
+        if once or broker.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _once(data, view, sort or SORTS[view][0], broker.json)
         else:
             _live(data, view, sort or SORTS[view][0], interval)
     finally:
