@@ -13,33 +13,22 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from starlingmq.cli.control import JsonOption
+from starlingmq.cli.declare import command_of
 from starlingmq.config.section_types import ConfigError
 
 if TYPE_CHECKING:
     from starlingmq.migrate.described import Description
-    from starlingmq.migrate.followed import Old
 
 NEEDS_ATTENTION: Final = 3
 NAME: Final = "old"  # of the bridge, as in migrate.followed
 
-OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty directory for what is written.")]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")]
-FollowOption = Annotated[
-    bool, typer.Option("--follow", help="Bridge the running old broker, and wait until its last client has moved.")
-]
-OldOption = Annotated[str, typer.Option("--old", metavar="URL", help="Address of the old broker, if not in FILE.")]
-UserOption = Annotated[str, typer.Option("--username", help="User at the old broker who may read and write all.")]
-PasswordOption = Annotated[Path | None, typer.Option("--password-file", metavar="FILE", help="Password of that user.")]
-ListenOption = Annotated[
-    list[str] | None, typer.Option("--listen", metavar="URL", help="With --follow: address in place of those in FILE.")
-]
 OUT: Final = Path("starlingmq-migrated")
 LOOK_SECONDS: Final = 1.0  # between two questions to the new broker
 
@@ -49,107 +38,92 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def mosquitto(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="mosquitto.conf, and mosquitto.db if apart.")],
-    out: OutOption = OUT,
-    dry_run: DryOption = False,
-    json_: JsonOption = False,
-    follow: FollowOption = False,
-    old: OldOption = "",
-    username: UserOption = "",
-    password_file: PasswordOption = None,
-    listen: ListenOption = None,
-) -> int:
-    """Read mosquitto.conf and the files that it names: users, rules, bridges, and mosquitto.db with sessions and
-    messages. Stop mosquitto first, so that it writes that file. Exit code 3: some lines need attention."""
-    from starlingmq.migrate.followed import Old
-    from starlingmq.migrate.mosquitto_conf import read_mosquitto
-
-    return _migrate(
-        lambda: read_mosquitto(files, time.time()),
-        out,
-        dry_run,
-        json_,
-        Old("mosquitto", old, username, password_file, tuple(listen or ())) if follow else None,
-    )
+@dataclass(kw_only=True)
+class MigrateArgs:
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty directory for what is written.")] = OUT
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, and write nothing.")] = False
+    json_: JsonOption = False
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Bridge the running old broker, and wait until its last client has moved.")
+    ] = False
+    old: Annotated[str, typer.Option("--old", metavar="URL", help="Address of the old broker, if not in FILE.")] = ""
+    username: Annotated[str, typer.Option("--username", help="User at the old broker who may read and write all.")] = ""
+    password_file: Annotated[
+        Path | None, typer.Option("--password-file", metavar="FILE", help="Password of that user.")
+    ] = None
+    listen: Annotated[
+        list[str] | None,
+        typer.Option("--listen", metavar="URL", help="With --follow: address in place of those in FILE."),
+    ] = None
 
 
-@app.command()
-def emqx(
+@dataclass(kw_only=True)
+class MosquittoArgs(MigrateArgs):
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="mosquitto.conf, and mosquitto.db if apart.")]
+
+
+@dataclass(kw_only=True)
+class EmqxArgs(MigrateArgs):
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Export (tar.gz), cluster.hocon, acl.conf, or users as JSON or CSV."),
-    ],
-    out: OutOption = OUT,
-    dry_run: DryOption = False,
-    json_: JsonOption = False,
-    follow: FollowOption = False,
-    old: OldOption = "",
-    username: UserOption = "",
-    password_file: PasswordOption = None,
-    listen: ListenOption = None,
-) -> int:
+    ]
+
+
+@dataclass(kw_only=True)
+class NatsArgs(MigrateArgs):
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="nats-server.conf.")]
+
+
+def mosquitto(args: MosquittoArgs) -> int:
+    """Read mosquitto.conf and the files that it names: users, rules, bridges, and mosquitto.db with sessions and
+    messages. Stop mosquitto first, so that it writes that file. Exit code 3: some lines need attention."""
+    from starlingmq.migrate.mosquitto_conf import read_mosquitto
+
+    return _migrate("mosquitto", lambda: read_mosquitto(args.files, time.time()), args)
+
+
+def emqx(args: EmqxArgs) -> int:
     """Read what emqx ctl data export has written: listeners, limits, users, rules. Sessions and messages are not in it.
     Exit code 3: some parts need attention."""
     from starlingmq.migrate.emqx_export import read_emqx
-    from starlingmq.migrate.followed import Old
 
-    return _migrate(
-        lambda: read_emqx(files),
-        out,
-        dry_run,
-        json_,
-        Old("emqx", old, username, password_file, tuple(listen or ())) if follow else None,
-    )
+    return _migrate("emqx", lambda: read_emqx(args.files), args)
 
 
-@app.command()
-def nats(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="nats-server.conf.")],
-    out: OutOption = OUT,
-    dry_run: DryOption = False,
-    json_: JsonOption = False,
-    follow: FollowOption = False,
-    old: OldOption = "",
-    username: UserOption = "",
-    password_file: PasswordOption = None,
-    listen: ListenOption = None,
-) -> int:
+def nats(args: NatsArgs) -> int:
     """Read nats-server.conf and what it includes: listeners, limits, users, NKeys, permissions. Exit code 3: some
     settings need attention."""
-    from starlingmq.migrate.followed import Old
     from starlingmq.migrate.nats_conf import read_nats
 
-    return _migrate(
-        lambda: read_nats(file, os.environ),
-        out,
-        dry_run,
-        json_,
-        Old("nats", old, username, password_file, tuple(listen or ())) if follow else None,
-    )
+    return _migrate("nats", lambda: read_nats(args.file, os.environ), args)
 
 
-def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json: bool, old: Old | None) -> int:
+app.command("mosquitto")(command_of(MosquittoArgs, mosquitto))
+app.command("emqx")(command_of(EmqxArgs, emqx))
+app.command("nats")(command_of(NatsArgs, nats))
+
+
+def _migrate(kind: str, read: Callable[[], Description], args: MigrateArgs) -> int:
     from starlingmq.config.settings import from_tree
-    from starlingmq.migrate.followed import follow
+    from starlingmq.migrate.followed import Old, follow
     from starlingmq.migrate.written_settings import SETTINGS, rules_tree, settings_tree
 
-    out = out.absolute()
-    if old is not None and (out / SETTINGS).exists():
+    out = args.out.absolute()
+    if args.follow and (out / SETTINGS).exists():
         return _wait(out)  # it goes on
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: is not an empty directory; give another one with --out")
     found = read()
-    if old is not None:
-        follow(found, old)
+    if args.follow:
+        follow(found, Old(kind, args.old, args.username, args.password_file, tuple(args.listen or ())))
     tree = settings_tree(found, out, _has_ipv6())
     from_tree(tree)
     if found.rules is not None:
         rules_tree(found)
     written: list[str] = []
     warnings: list[str] = []
-    if not dry_run:
+    if not args.dry_run:
         umask = os.umask(0o077)
         try:
             written, warnings = _write(found, tree, out)
@@ -158,11 +132,11 @@ def _migrate(read: Callable[[], Description], out: Path, dry_run: bool, as_json:
             raise
         finally:
             os.umask(umask)
-    if as_json:
+    if args.json_:
         print(json.dumps(_as_json(found, out, written, warnings)))
     else:
         _report(found, out, written, warnings)
-    if old is not None and old.kind == "mosquitto" and not dry_run:
+    if args.follow and kind == "mosquitto" and not args.dry_run:
         _wait(out)
     return NEEDS_ATTENTION if found.attention else 0
 
