@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
@@ -18,18 +19,18 @@ from starlingmq.admin.noted_actions import Note
 from starlingmq.admin.operator_problem import ImpossibleAction
 from starlingmq.admin.sessions import when
 from starlingmq.admin.share_views import SharesRequest, SharesView, view_shares
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.connect.session_reset import UNSETTLED
 from starlingmq.core.router.filter_summary import is_summary, parse_shape
 from starlingmq.net.control_socket import Action, Report
 
 if TYPE_CHECKING:
-    from starlingmq.cluster.cluster_state import ClusterState, PeerStatus
+    from starlingmq.cluster.cluster_state import ClusterState
     from starlingmq.net.peers.cluster_shell import Cluster
 
 LEAVE_SECONDS: Final = 30.0  # for other nodes to acknowledge what is queued for them, and for etcd to confirm
 LINES_SECONDS: Final = 10.0  # for members of shared groups to receive the messages that wait on this node
 REPORT_SECONDS: Final = 0.2
+TRAFFIC: Final = ("envelopes_out", "envelopes_in", "bytes_out", "bytes_in")
 
 
 class RoutesRequest(Struct, frozen=True):
@@ -44,81 +45,6 @@ class RoutesRequest(Struct, frozen=True):
 
 class LeaveRequest(Struct, frozen=True):
     force: bool = False
-
-
-class MemberView(Struct, frozen=True, kw_only=True):
-    """A member as this node sees it. ``through``: the node that relays frames to it. ``gone``: as in ``health``; then
-    ``served_by`` is the node that serves its data, "" if none does."""
-
-    name: str
-    number: int
-    incarnation: int
-    address: str
-    version: str
-    state: str
-    online: bool
-    connected: bool
-    this: bool
-    through: str = ""
-    queued: int = 0
-    queued_bytes: int = 0
-    unacknowledged: int = 0
-    behind: bool = False
-    routes: int
-    draining: bool
-    clients: int
-    gone: bool = False
-    gone_since: str | None = None
-    served_by: str = ""
-
-
-class EtcdView(Struct, frozen=True):
-    """``own``: this node runs the etcd server."""
-
-    own: bool
-    endpoints: list[str]
-    restarts: int
-
-
-class ForwardCounts(Struct, frozen=True):
-    forwarded: int
-    received: int
-    doubled: int
-
-
-class TakeoverCounts(Struct, frozen=True):
-    came: int
-    lost: dict[str, int]
-    unsettled: int = field(name=UNSETTLED)
-
-
-class FrameCounts(Struct, frozen=True):
-    data: int
-    passed_on: int
-
-
-class TrafficCounts(Struct, frozen=True):
-    envelopes_out: int
-    envelopes_in: int
-    bytes_out: int
-    bytes_in: int
-    dropped: dict[str, int]
-
-
-class ClusterStatus(Struct, frozen=True):
-    cluster: str
-    node: str
-    serving: bool
-    waits_for: str
-    members: list[MemberView]
-    revision: int
-    etcd: EtcdView
-    messages: ForwardCounts
-    sessions: TakeoverCounts
-    handshakes: dict[str, int]
-    frames: FrameCounts
-    traffic: TrafficCounts
-    health: ClusterHealth
 
 
 class RouteView(Struct, frozen=True):
@@ -152,58 +78,54 @@ class NodeForgotten(Struct, frozen=True):
     forgot: str
 
 
-def _this_member(cluster: Cluster, state: ClusterState) -> MemberView:
-    me = state.members.me
-    return MemberView(
-        name=cluster.name,
-        number=state.number,
-        incarnation=me.incarnation if me is not None else 0,
-        address=cluster.peers.address,
-        version=__version__,
-        state=state.members.state,
-        online=state.number in state.members.online,
-        connected=True,
-        this=True,
-        routes=len(state.routes.table(state.number)) if state.routes is not None else 0,
-        draining=state.drain.active,
-        clients=state.broker.ctx.counters.clients_connected,
-    )
+UNDISTURBED: Final = {"through": "", "queued": 0, "queued_bytes": 0, "unacknowledged": 0, "behind": False}
+"""Of this node itself. ``through``: the node that relays frames to a member."""
+THERE: Final = {"gone": False, "gone_since": None, "served_by": ""}
+"""``gone``: as in ``health``; then ``served_by`` is the node that serves its data, "" if none does."""
 
 
-def _other_members(state: ClusterState, health: ClusterHealth) -> list[MemberView]:
+def _members(cluster: Cluster, state: ClusterState, health: ClusterHealth) -> Iterator[dict[str, Any]]:
     """As this node sees them."""
+    me, tables = state.members.me, state.routes
+    yield {
+        "name": cluster.name,
+        "number": state.number,
+        "incarnation": me.incarnation if me is not None else 0,
+        "address": cluster.peers.address,
+        "version": __version__,
+        "state": state.members.state,
+        "online": state.number in state.members.online,
+        "connected": True,
+        "this": True,
+        **UNDISTURBED,
+        "routes": len(tables.table(state.number)) if tables is not None else 0,
+        "draining": state.drain.active,
+        "clients": state.broker.ctx.counters.clients_connected,
+        **THERE,
+    }
     gone = {one.name: one for one in health.gone}
     names = {status.member.number: status.member.name for status in state.status()}
-    return [
-        MemberView(
-            name=status.member.name,
-            number=status.member.number,
-            incarnation=status.member.incarnation,
-            address=status.member.address,
-            version=status.member.version,
-            state="registered" if status.member.registered else "joining",
-            online=status.online,
-            connected=status.connected,
-            this=False,
-            through=names.get(status.through, ""),
-            queued=status.queued,
-            queued_bytes=status.queued_bytes,
-            unacknowledged=status.unacknowledged,
-            behind=status.behind,
-            routes=len(state.routes.table(status.member.number)) if state.routes is not None else 0,
-            draining=state.node_directory.drains(status.member.number),
-            clients=state.node_directory.clients(status.member.number),
-            gone=status.member.name in gone,
-            gone_since=_gone_since(state, status) if status.member.name in gone else None,
-            served_by=gone[status.member.name].served_by if status.member.name in gone else "",
-        )
-        for status in state.status()
-    ]
-
-
-def _gone_since(state: ClusterState, status: PeerStatus) -> str | None:
-    since = state.reports.last_lost_at(status.member.number)
-    return when(since) if since else None
+    for status in state.status():
+        member, lost = status.member, gone.get(status.member.name)
+        since = state.reports.last_lost_at(member.number)
+        yield {
+            "name": member.name,
+            "number": member.number,
+            "incarnation": member.incarnation,
+            "address": member.address,
+            "version": member.version,
+            "state": "registered" if member.registered else "joining",
+            "online": status.online,
+            "connected": status.connected,
+            "this": False,
+            **{name: getattr(status, name) for name in UNDISTURBED},
+            "through": names.get(status.through, ""),
+            "routes": len(tables.table(member.number)) if tables is not None else 0,
+            "draining": state.node_directory.drains(member.number),
+            "clients": state.node_directory.clients(member.number),
+            **(THERE if lost is None else {"gone": True, "gone_since": when(since) if since else None}),
+            "served_by": "" if lost is None else lost.served_by,
+        }
 
 
 def _listed(table: Mapping[bytes, int], prefix: bytes, limit: int) -> list[RouteView]:
@@ -238,65 +160,48 @@ class MemberActions:
         return bound(self, self.drain, CopyActions(lambda: self.cluster.copies), note=self._note)
 
     @action("cluster.status", "GET /nodes")
-    async def nodes(self, report: Report, request: NoArguments) -> dict[str, Any]:
+    async def nodes(self) -> dict[str, Any]:
         """List the members of the cluster as this node sees them. A single broker answers with less."""
-        found: dict[str, Any] = to_builtins(await self.status(report, request))
-        return found
-
-    async def status(self, report: Report, request: NoArguments) -> ClusterStatus:
-        """This node and all others, as this node sees them."""
-        cluster = self.cluster
-        state = cluster.state
-        assert state is not None
-        counters = state.broker.ctx.counters
-        traffic = cluster.peers.traffic
+        cluster, state = self.cluster, self.drain.state
+        counters, takeovers, traffic = state.broker.ctx.counters, state.takeovers, cluster.peers.traffic
         health = cluster_health(cluster, cluster.clock(), self._unready())
-        members = [_this_member(cluster, state), *_other_members(state, health)]
-        return ClusterStatus(
-            cluster=cluster.config.cluster.name,
-            node=cluster.name,
-            serving=state.serving,
-            waits_for="" if state.serving else cluster.waits_for(),
-            members=sorted(members, key=lambda member: member.name),
-            revision=state.members.membership.revision,
-            etcd=EtcdView(
-                own=cluster.server is not None,
-                endpoints=cluster.endpoints,
-                restarts=cluster.server.restarts if cluster.server is not None else 0,
-            ),
-            messages=ForwardCounts(
-                forwarded=counters.forwards_sent,
-                received=counters.forwards_received,
-                doubled=counters.forwards_doubled,
-            ),
-            sessions=TakeoverCounts(
-                came=state.takeovers.completed,
-                lost=dict(state.takeovers.lost),
-                unsettled=counters.dropped.get(UNSETTLED, 0),
-            ),
-            handshakes=state.qos2.counters.figures(),
-            frames=FrameCounts(state.data_frames(), state.frames_relayed),
-            traffic=TrafficCounts(
-                envelopes_out=traffic.envelopes_out,
-                envelopes_in=traffic.envelopes_in,
-                bytes_out=traffic.bytes_out,
-                bytes_in=traffic.bytes_in,
-                dropped=dict(traffic.dropped),
-            ),
-            health=health,
-        )
+        return {
+            "cluster": cluster.config.cluster.name,
+            "node": cluster.name,
+            "serving": state.serving,
+            "waits_for": "" if state.serving else cluster.waits_for(),
+            "members": sorted(_members(cluster, state, health), key=itemgetter("name")),
+            "revision": state.members.membership.revision,
+            "etcd": {  # ``own``: this node runs it
+                "own": cluster.server is not None,
+                "endpoints": cluster.endpoints,
+                "restarts": cluster.server.restarts if cluster.server is not None else 0,
+            },
+            "messages": {
+                "forwarded": counters.forwards_sent,
+                "received": counters.forwards_received,
+                "doubled": counters.forwards_doubled,
+            },
+            "sessions": {
+                "came": takeovers.completed,
+                "lost": dict(takeovers.lost),
+                UNSETTLED: counters.dropped.get(UNSETTLED, 0),
+            },
+            "handshakes": state.qos2.counters.figures(),
+            "frames": {"data": state.data_frames(), "passed_on": state.frames_relayed},
+            "traffic": {name: getattr(traffic, name) for name in TRAFFIC} | {"dropped": dict(traffic.dropped)},
+            "health": health,
+        }
 
     @action("cluster.shares", "GET /shares", ctl="cluster/shares client?")
     async def shares(self, request: SharesRequest) -> SharesView:
         """Show which nodes lead the shares of client ids, and how far their deputies are."""
-        assert self.cluster.state is not None
-        return view_shares(self.cluster.state, request.client)
+        return view_shares(self.drain.state, request.client)
 
     @action("cluster.routes", "GET /routes", ctl="cluster/routes prefix?")
     async def wanted(self, request: RoutesRequest) -> ClusterRoutes:
         """List the routes of each node."""
-        state = self.cluster.state
-        assert state is not None
+        state = self.drain.state
         if state.routes is None:
             raise ImpossibleAction("this node has not joined the cluster yet, so it has no routes; try again later")
         prefix, wanted = request.prefix.encode(), request.name
@@ -317,8 +222,7 @@ class MemberActions:
     )
     async def leave(self, report: Report, request: LeaveRequest) -> NodeLeft:
         """Hand over all sessions and queued messages, leave the membership, and stop."""
-        state = self.cluster.state
-        assert state is not None
+        state = self.drain.state
         if len(state.members.membership.members) == 1:
             raise ImpossibleAction("this node is the only member of its cluster; stop it instead")
         copies = self.cluster.copies
@@ -371,8 +275,7 @@ class MemberActions:
     async def _wait_for_departures(self, report: Report) -> int:
         """Wait until no session is being handed over. Returns how many could not be handed over, because their target
         is unreachable."""
-        state = self.cluster.state
-        assert state is not None
+        state = self.drain.state
         while state.takeovers.handing_over():
             report("handing sessions over", 0, state.takeovers.outbound_count(), "sessions")
             await asyncio.sleep(REPORT_SECONDS)
@@ -381,8 +284,7 @@ class MemberActions:
     async def _wait_for_lines(self, report: Report) -> int:
         """Wait until no message waits here for a shared group, at most ``LINES_SECONDS``. Returns how many still
         wait."""
-        state = self.cluster.state
-        assert state is not None
+        state = self.drain.state
         lines = [session for session in state.broker.ctx.sessions.values() if session.is_group_queue]
         until = self.cluster.clock() + LINES_SECONDS
         while True:
@@ -394,9 +296,7 @@ class MemberActions:
             await asyncio.sleep(REPORT_SECONDS)
 
     def _owed(self) -> int:
-        state = self.cluster.state
-        assert state is not None
-        return sum(status.queued for status in state.status())
+        return sum(status.queued for status in self.drain.state.status())
 
     @action(
         "cluster.forget",
