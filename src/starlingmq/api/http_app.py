@@ -10,21 +10,27 @@ from litestar import Litestar, Request, Response, Router
 from litestar.exceptions import HTTPException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.types import ASGIApp
+from msgspec import Struct
 
 from starlingmq._version import __version__
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.api import declared_routes, health, live, login, metrics, nats_views, pages
-from starlingmq.api.asgi import App, Receive, Scope, Send
+from starlingmq.api import declared_routes, live, login, pages, probes
+from starlingmq.api.asgi import App, Receive, RequestRefused, Scope, Send
 from starlingmq.api.document import Document
 from starlingmq.api.entrance import Entrance
 from starlingmq.api.guard import GUARD, Guard
-from starlingmq.api.http_problem import Problem
 from starlingmq.api.served import Served
 from starlingmq.log import printable
 
 log = logging.getLogger("starlingmq.http")
 
 PREFIX: Final = "/api/v1"
+
+
+class Problem(Struct, frozen=True):
+    """The body of an error response."""
+
+    error: str
 
 
 def make_app(served: Served, guard: Guard) -> App:
@@ -48,13 +54,7 @@ def routed() -> Litestar:
     parts = {"live": live.routes(), "login": login.routes(), **declared_routes.routes()}
     routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
     return Litestar(
-        route_handlers=[
-            *pages.routes(),
-            *health.routes(),
-            *metrics.routes(),
-            *nats_views.routes(),
-            *routers,
-        ],
+        route_handlers=[*pages.routes(), *probes.ROUTES, *routers],
         openapi_config=OpenAPIConfig(
             title="StarlingMQ",
             version=__version__,
@@ -63,7 +63,12 @@ def routed() -> Litestar:
             render_plugins=[Document(path="/")],
         ),
         middleware=[guarded],
-        exception_handlers={Exception: _unexpected, HTTPException: _refused, AdminError: _not_done},
+        exception_handlers={
+            Exception: _unexpected,
+            HTTPException: _refused,
+            AdminError: _not_done,
+            RequestRefused: _not_done,
+        },
         logging_config=None,
         debug=False,
     )
@@ -78,7 +83,7 @@ def _refused(_: Request[Any, Any, Any], error: HTTPException) -> Response[Proble
     return Response(Problem(printable(" ".join(text.split()))), status_code=error.status_code, headers=error.headers)
 
 
-def _not_done(_: Request[Any, Any, Any], error: AdminError) -> Response[Problem]:
+def _not_done(_: Request[Any, Any, Any], error: AdminError | RequestRefused) -> Response[Problem]:
     return Response(Problem(printable(str(error))), status_code=error.status)
 
 

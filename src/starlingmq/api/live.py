@@ -16,7 +16,6 @@ from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.traces import RATE, RATE_MAX, Trace, TraceRequest, message_of
 from starlingmq.admin.typed_actions import texts
-from starlingmq.api.asgi import RequestRefused
 from starlingmq.api.guard import CONTENT, GOES_ON
 from starlingmq.api.served import served
 from starlingmq.core.limits.address_key import network_key
@@ -46,10 +45,7 @@ def _address(request: Request[Any, Any, Any]) -> str:
 
 def routes() -> list[HTTPRouteHandler]:
     async def begun(address: str, request: TraceRequest) -> Trace:
-        try:
-            served().streams.check(address)
-        except RequestRefused as refusal:
-            raise AdminError(refusal.status, str(refusal)) from None
+        served().streams.check(address)
         for name, value in texts(request).items():
             try:
                 value.encode()

@@ -11,8 +11,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
-from starlingmq.admin.operator_problem import AdminError
-from starlingmq.api.asgi import RequestRefused
 from starlingmq.api.guard import GUARD, LOGIN, PAGE, Guard
 from starlingmq.auth.oidc_outcome import LoggedIn, Started
 
@@ -47,10 +45,7 @@ def _guard(request: Request[Any, Any, Any]) -> Guard:
 
 
 async def _by_provider(request: Request[Any, Any, Any], step: Callable[[OidcLogin], Awaitable[T]]) -> T:
-    try:
-        return await _guard(request).log_in_by_provider(_address(request), step)
-    except RequestRefused as refusal:
-        raise AdminError(refusal.status, str(refusal)) from None
+    return await _guard(request).log_in_by_provider(_address(request), step)
 
 
 def _address(request: Request[Any, Any, Any]) -> str:
