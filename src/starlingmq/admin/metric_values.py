@@ -47,6 +47,12 @@ HTTP_REFUSALS: Final = (  # reasons of ``api.guard``
     "oidc",
     "provider",
 )
+OF_LINKS: Final = (
+    *("waiting", "waiting_bytes", "messages_out", "messages_in"),
+    *("refused", "kept_out", "again", "dropped"),
+)
+OF_SESSIONS: Final = ("subscriptions", "queued", "queued_bytes", "inflight", "awaiting_rel")
+FORWARDS: Final = ("sent", "received", "doubled", "kept", "unwanted")
 LABELS_MAX: Final = 200  # nodes, streams and groups with values of their own
 FAMILIES: Final[dict[str, tuple[Any, list[str], str]]] = {
     key.partition("{")[0]: (family, key.partition("{")[2].rstrip("}").split(",") if "{" in key else [], text)
@@ -131,15 +137,9 @@ class MetricValues:
             return
         shown = bridges.views()[:LABELS_MAX]
         yield "link_connected", {one.name: int(one.state == "connected") for one in shown if one.state != "elsewhere"}
-        yield "link_waiting", {one.name: one.waiting for one in shown}
-        yield "link_waiting_bytes", {one.name: one.waiting_bytes for one in shown}
         yield "link_inflight", {one.name: one.in_flight for one in shown}
-        yield "link_messages_out", {one.name: one.messages_out for one in shown}
-        yield "link_messages_in", {one.name: one.messages_in for one in shown}
-        yield "link_refused", {one.name: one.refused for one in shown}
-        yield "link_kept_out", {one.name: one.kept_out for one in shown}
-        yield "link_again", {one.name: one.again for one in shown}
-        yield "link_dropped", {one.name: one.dropped for one in shown}
+        for count in OF_LINKS:
+            yield f"link_{count}", {one.name: getattr(one, count) for one in shown}
 
     def _traffic(self) -> Values:
         counters = self.local_node.state.ctx.counters
@@ -174,14 +174,10 @@ class MetricValues:
         yield "sessions", survey.connected + survey.away
         yield "sessions_away", survey.away
         yield "sessions_stalled", survey.stalled
-        yield "subscriptions", survey.subscriptions
+        yield from ((name, getattr(survey, name)) for name in OF_SESSIONS)
         yield "retained_messages", len(state.retained) - count_own_retained(state.retained)
         yield "retained_bytes", state.retained.total_bytes
-        yield "queued", survey.queued
-        yield "queued_bytes", survey.queued_bytes
         yield "queued_beyond_limits", survey.beyond_limits
-        yield "inflight", survey.inflight
-        yield "awaiting_rel", survey.awaiting_rel
         yield "bans", sum(1 for _ in self.local_node.bans.all(monotonic()))
 
     def _groups(self) -> Values:
@@ -240,11 +236,7 @@ class MetricValues:
 
     def _forwards(self, cluster: Cluster, state: ClusterState) -> Values:
         counters, traffic = self.local_node.state.ctx.counters, cluster.peers.traffic
-        yield "forwards_sent", counters.forwards_sent
-        yield "forwards_received", counters.forwards_received
-        yield "forwards_doubled", counters.forwards_doubled
-        yield "forwards_kept", counters.forwards_kept
-        yield "forwards_unwanted", counters.forwards_unwanted
+        yield from ((f"forwards_{name}", getattr(counters, f"forwards_{name}")) for name in FORWARDS)
         yield "peer_sent_bytes", traffic.bytes_out
         yield "peer_received_bytes", traffic.bytes_in
         transports = list(state.transports.items())[:LABELS_MAX]
