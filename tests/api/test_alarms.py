@@ -21,8 +21,8 @@ from starlingmq.admin import alarm_conditions, alarm_webhook
 from starlingmq.admin.alarm_conditions import CLOSED_SECONDS, DROPPED_SECONDS, closed_max
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms, active_facts, ended_facts
-from starlingmq.admin.condition import Condition, Severity
 from starlingmq.admin.recent_counts import Recent, RecentCounts
+from starlingmq.admin.remedies import Condition, Severity
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net import memory_watch
 from starlingmq.storage.opening import directory_of

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from starlingmq.admin.declared_actions import DECLARATIONS, DECLARED
-from starlingmq.admin.messages import MessageActions, OneTopic
+from starlingmq.admin.messages import MessageActions, OneTopic, SessionMessageAnswer, SessionMessageRequest, first_found
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.session_messages import SessionMessageAnswer, SessionMessageRequest, first_found
 from starlingmq.core.messages.message import Message
 from tests.api.conftest import Ask, Serve
 

@@ -8,7 +8,7 @@ import h11
 import pytest
 
 from starlingmq.api.asgi import HEAD_BYTES_MAX
-from starlingmq.api.bounded import CHUNKS_MAX, LINES_MAX, BoundedConnection
+from starlingmq.api.framing import CHUNKS_MAX, LINES_MAX, BoundedConnection
 
 from .conftest import Serve
 from .test_framing import BODY, CHUNKED, SMUGGLED, answers, published, request

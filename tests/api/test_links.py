@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from starlingmq import Broker
-from starlingmq.admin.condition import Severity
 from starlingmq.admin.link_actions import LinksHere, joined
 from starlingmq.admin.link_conditions import STEADY_SECONDS, LinkConditions
 from starlingmq.admin.node_rpc import Answers, NodeRpc
+from starlingmq.admin.remedies import Severity
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.bridges.link_view import LinkView
 from starlingmq.cli.local_cluster import free_port

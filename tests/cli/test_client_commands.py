@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starlingmq.cli.bench import BenchArgs
-from starlingmq.cli.bench_stats import bucket, percentile_ms, width
+from starlingmq.cli.bench_load import bucket, percentile_ms, width
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.local_cluster import free_ports
 from starlingmq.cli.main import main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlingmq.cli.top_data import TopData
+from starlingmq.cli.top import TopData
 
 
 def overview(now: float, received: int, name: str = "n1") -> dict[str, Any]:

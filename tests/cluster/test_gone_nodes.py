@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from starlingmq.admin.alarm_conditions import Conditions
 from starlingmq.admin.cluster_health import cluster_health
-from starlingmq.admin.condition import Condition
+from starlingmq.admin.remedies import Condition
 from starlingmq.cli.ctl import whole_app
 from starlingmq.cli.ctl_ask import AskedBroker
 from starlingmq.cli.ctl_status import gone_nodes, node_rows

@@ -6,8 +6,8 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.test_shares import ShareFleet, share_fleet
 from tests.cluster.test_takeover import lasting
 
+from starlingmq.admin.member_actions import SharesView, view_shares
 from starlingmq.admin.metric_values import family_of, share_values
-from starlingmq.admin.share_views import SharesView, view_shares
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.shares.share_channel import ACKNOWLEDGE_SECONDS
 from starlingmq.cluster.shares.share_messages import Claim

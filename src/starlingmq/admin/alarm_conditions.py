@@ -34,12 +34,11 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from starlingmq.admin.cluster_health import COPIES_NEXT, ETCD_AWAY, ETCD_NEXT, cluster_health, time_of_day
-from starlingmq.admin.condition import Condition, Severity
 from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.link_conditions import LinkConditions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.recent_counts import Recent, RecentCounts
-from starlingmq.admin.remedies import CLOSED, DROPPED
+from starlingmq.admin.remedies import CLOSED, DROPPED, Condition, Severity
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import inflight, queued
 from starlingmq.auth.access_control import DENIED

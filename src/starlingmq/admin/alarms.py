@@ -19,10 +19,9 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
 
 from starlingmq.admin.alarm_conditions import CertificateInfo, Conditions
-from starlingmq.admin.condition import Condition
 from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.periodic import Periodic
-from starlingmq.admin.remedies import PAGES
+from starlingmq.admin.remedies import PAGES, Condition
 from starlingmq.admin.sessions import when
 
 log = logging.getLogger("starlingmq.alarms")

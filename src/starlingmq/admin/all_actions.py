@@ -1,5 +1,5 @@
 """All modules that declare actions for operators: importing this one fills ``declared_actions.DECLARED``."""
 
-from starlingmq.admin import member_actions, service, store_actions
+from starlingmq.admin import broker_actions, member_actions, service
 
-__all__ = ["member_actions", "service", "store_actions"]
+__all__ = ["broker_actions", "member_actions", "service"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta, Struct
 
 from starlingmq.admin.action_log import ActionLog
-from starlingmq.admin.declared_actions import bound
+from starlingmq.admin.declared_actions import action, bound
 from starlingmq.admin.group_actions import GroupActions
-from starlingmq.admin.store_actions import StoreActions
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.config.settings import Config, ConfigError
 from starlingmq.net.control_path import NAME
@@ -22,6 +23,35 @@ if TYPE_CHECKING:
     from starlingmq.admin.drain_actions import DrainActions
     from starlingmq.net.peers.cluster_shell import Cluster
     from starlingmq.storage.streams.stream_admin import StreamAdmin
+
+
+class BackupTarget(Struct, frozen=True):
+    target: Annotated[str, Meta(description="Absolute path of a directory that does not exist, or is empty.")] = ""
+
+
+class StoreActions:
+    """Operations that read or write everything, with a note of who asked for them. ``given`` are those of
+    ``storage.maintenance.store_maintenance``."""
+
+    def __init__(self, given: Mapping[str, Action]) -> None:
+        self._given = given
+
+    @action("storage.check", "POST /storage/check", ctl="storage/check", audit="checked the storage", waits=True)
+    async def check(self, report: Report) -> dict[str, Any]:
+        """Read all that this node stores, and report damage; takes long."""
+        return await self._given["storage.check"](report, {})
+
+    @action(
+        "storage.compact", "POST /storage/compact", ctl="storage/compact", audit="compacted the storage", waits=True
+    )
+    async def compact(self, report: Report) -> dict[str, Any]:
+        """Write a checkpoint, and free the space of what is not needed."""
+        return await self._given["storage.compact"](report, {})
+
+    @action("backup", audit="made a backup in {target!r}", waits=True)
+    async def backup(self, report: Report, request: BackupTarget) -> dict[str, Any]:
+        return await self._given["backup"](report, {"target": request.target})
+
 
 log = logging.getLogger("starlingmq")
 

@@ -21,8 +21,8 @@ from starlingmq.admin.declared_actions import action
 from starlingmq.admin.droppers import Droppers
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.overview import quantile_ms
 from starlingmq.admin.periodic import Periodic
-from starlingmq.admin.quantiles import quantile_ms
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained

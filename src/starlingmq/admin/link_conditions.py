@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from starlingmq.admin.condition import Condition
+from starlingmq.admin.remedies import Condition
 from starlingmq.bridges.link_view import LinkView
 from starlingmq.config.bridges_section import BridgeConfig
 from starlingmq.config.section_types import format_size

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from starlingmq.admin.loop_lag import LoopLag
+from starlingmq.core.observe.counters import Histogram
 
 if TYPE_CHECKING:
     from starlingmq.admin.access_table import AccessTable
@@ -23,6 +24,29 @@ if TYPE_CHECKING:
     from starlingmq.net.listeners.listeners import Listener
     from starlingmq.net.peers.cluster_shell import Cluster
     from starlingmq.otel.tracing import Tracing
+
+LAG_INTERVAL: Final = 0.25  # seconds
+
+
+class LoopLag:
+    """The delay of the event loop, measured with a timer. It runs only where operators can read the result."""
+
+    def __init__(self) -> None:
+        self.seen = Histogram()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + LAG_INTERVAL
+        self._timer = loop.call_at(due, self._look, due)
+
+    def _look(self, due: float) -> None:
+        self.seen.add(asyncio.get_running_loop().time() - due)
+        self.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 CLIENTS_MAX: Final = 100  # last refusals that are kept; the topic of one may have 65,535 bytes

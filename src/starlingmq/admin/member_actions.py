@@ -1,4 +1,4 @@
-"""Cluster actions of the control socket on one member: status, routes, leave, forget."""
+"""Cluster actions of the control socket on one member: status, routes, shares of client ids, leave, forget."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, convert, field
+from msgspec.structs import replace
 
 from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
@@ -18,7 +19,6 @@ from starlingmq.admin.drain_actions import DrainActions
 from starlingmq.admin.noted_actions import Note
 from starlingmq.admin.operator_problem import ImpossibleAction
 from starlingmq.admin.sessions import when
-from starlingmq.admin.share_views import SharesRequest, SharesView, view_shares
 from starlingmq.core.connect.session_reset import UNSETTLED
 from starlingmq.core.router.filter_summary import is_summary, parse_shape
 from starlingmq.net.control_socket import Action, Report
@@ -26,6 +26,74 @@ from starlingmq.net.control_socket import Action, Report
 if TYPE_CHECKING:
     from starlingmq.cluster.cluster_state import ClusterState
     from starlingmq.net.peers.cluster_shell import Cluster
+
+
+class SharesRequest(Struct, frozen=True):
+    client: Annotated[str, Meta(max_length=65535, description="A client id whose share is looked up. Empty: none.")] = (
+        ""
+    )
+
+
+class ShareNodeView(Struct, frozen=True):
+    node: str
+    leads: Annotated[int, Meta(description="Shares that the node leads.")]
+    deputizes: Annotated[int, Meta(description="Shares whose deputy it is.")]
+    behind: Annotated[
+        int, Meta(description="Messages about owners from this node that the node has not acknowledged yet.")
+    ]
+    unknown: Annotated[
+        bool, Meta(description="What the node has could not be asked: each claim here counts it as a former owner.")
+    ]
+
+
+class ShareLookup(Struct, frozen=True):
+    """The share of one client id."""
+
+    client: str
+    share: int
+    leader: Annotated[str, Meta(description="Empty: no node.")]
+    deputy: Annotated[str, Meta(description="Empty: no node, as in a cluster of one.")]
+
+
+class SharesView(Struct, frozen=True):
+    """``asking`` and what follows concern the shares that this node leads."""
+
+    version: Annotated[int, Meta(description="Version of the table of shares.")] = 0
+    listed: Annotated[bool, Meta(description="Whether this node takes part in this version.")] = False
+    nodes: list[ShareNodeView] = []
+    asking: Annotated[int, Meta(description="Shares whose keys are being collected from the nodes.")] = 0
+    copying: Annotated[int, Meta(description="Shares whose deputy has no copy yet.")] = 0
+    waiting: Annotated[int, Meta(description="Requests that wait for these shares.")] = 0
+    client_ids: Annotated[int, Meta(description="Client ids with an owner key.")] = 0
+    granted: Annotated[int, Meta(description="Claims granted since the node started.")] = 0
+    lookup: ShareLookup | None = None
+
+
+def view_shares(state: ClusterState, client: str) -> SharesView:
+    from starlingmq.cluster.shares.share_figures import figures_of  # late: only a member of a cluster has them
+    from starlingmq.cluster.shares.share_table import share_of
+
+    shares = state.shares
+    found = figures_of(shares)
+    numbers = sorted({*found.led, *found.deputized, *found.behind, *found.unknown} - {0})
+    name_of = state.view.name_of
+    nodes = [
+        ShareNodeView(
+            name_of(number),
+            found.led.get(number, 0),
+            found.deputized.get(number, 0),
+            found.behind.get(number, 0),
+            number in found.unknown,
+        )
+        for number in numbers
+    ]
+    lookup = None
+    if client:
+        pair = shares.table.of(client)
+        names = ["" if not number else name_of(number) for number in pair[:2]]
+        lookup = ShareLookup(client, share_of(client), names[0], names[1])
+    return replace(convert(found._asdict(), SharesView), nodes=nodes, lookup=lookup)
+
 
 LEAVE_SECONDS: Final = 30.0  # for other nodes to acknowledge what is queued for them, and for etcd to confirm
 LINES_SECONDS: Final = 10.0  # for members of shared groups to receive the messages that wait on this node

@@ -1,4 +1,6 @@
-"""The metrics of the workers of one machine in one text: they share a port, so one scrape has to return them all."""
+"""Metrics as JSON and as text, and those of the workers of one machine in one text: they share a port, so one scrape
+has to return them all.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
+
+
+class Sample(Struct, frozen=True):
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class MetricsReply(Struct, frozen=True):
+    node: str
+    samples: list[Sample]
+
 
 METRIC_TEXT: Final = "metrics.text"  # the action; workers of one machine ask each other for it
 LABEL: Final = "worker"

@@ -19,9 +19,8 @@ from prometheus_client.metrics_core import Metric
 
 from starlingmq._compiled import compiled
 from starlingmq._version import __version__
-from starlingmq.admin.metric_samples import MetricsReply, Sample
 from starlingmq.admin.metric_table import COUNTERS, GAUGES, HISTOGRAMS, PROCESS
-from starlingmq.admin.metric_text import MetricText
+from starlingmq.admin.metric_text import MetricsReply, MetricText, Sample
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
 from starlingmq.cluster.cluster_state import ClusterState

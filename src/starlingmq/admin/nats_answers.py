@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, get_args
 
 import msgspec
@@ -21,11 +21,127 @@ from msgspec import Struct
 
 from starlingmq.admin.declared_actions import action
 from starlingmq.admin.local_node import LocalNode
-from starlingmq.admin.nats_monitor import ACCOUNT, CONNECTIONS_MAX, Connz, NatsMonitor, Sort, Varz
-from starlingmq.admin.nats_stats import Json, account_statz, at, server_info, statsz
-from starlingmq.admin.nats_user import user_info
+from starlingmq.admin.nats_monitor import ACCOUNT, CONNECTIONS_MAX, NANOSECONDS, Connz, NatsMonitor, Sort, Varz
 from starlingmq.admin.node_rpc import NodeRpc, ours
 from starlingmq.core.context.ready import SystemRequest
+from starlingmq.core.limits.access import PUBLISH, SUBSCRIBE, Grant, ReplyGrant, Rights
+from starlingmq.core.session.session import Client
+from starlingmq.wire.nats_subjects import subject_of
+
+Json = dict[str, Any]
+
+OF_VARZ: Final = (
+    *("start", "mem", "cores", "cpu", "connections", "total_connections", "subscriptions", "slow_consumers"),
+    "slow_consumer_stats",
+)
+
+
+def server_info(varz: Varz, seq: int) -> Json:
+    """The head of each answer: the server that gives it."""
+    cluster = varz.cluster.get("name", "")
+    head = {"name": varz.server_name, "host": varz.host, "id": varz.server_id, "ver": varz.version, "time": varz.now}
+    return {**head, "seq": seq, "jetstream": False, "flags": 0} | ({"cluster": cluster} if cluster else {})
+
+
+def statsz(varz: Varz, peers: list[tuple[int, str]]) -> Json:
+    """``peers``: numbers and names of the other connected nodes."""
+    nothing = {"msgs": 0, "bytes": 0}
+    counted = {"sent": nothing, "received": nothing, "pending": 0}
+    return {
+        **{name: getattr(varz, name) for name in OF_VARZ},
+        **_traffic(varz),
+        "active_accounts": 1,
+        "routes": [{"rid": number, "name": name, **counted} for number, name in peers],
+        "active_servers": 1 + len(peers),
+    }
+
+
+def account_statz(varz: Varz, monitor: NatsMonitor) -> Json:
+    only = {
+        "acc": ACCOUNT,
+        "name": ACCOUNT,
+        "conns": varz.connections,
+        "leafnodes": 0,
+        "total_conns": varz.connections,
+        "num_subscriptions": monitor.subsz().num_subscriptions,
+        **_traffic(varz),
+        "slow_consumers": varz.slow_consumers,
+    }
+    return {**at(varz), "account_statz": [only]}
+
+
+def at(varz: Varz) -> Json:
+    return {"server_id": varz.server_id, "now": varz.now}
+
+
+def _traffic(varz: Varz) -> Json:
+    sent, received = {"msgs": varz.out_msgs, "bytes": varz.out_bytes}, {"msgs": varz.in_msgs, "bytes": varz.in_bytes}
+    return {"sent": sent, "received": received}
+
+
+# Permissions of a user
+
+SHOWN_MAX: Final = 100  # subjects of each kind
+
+
+def user_info(client: Client, now: float) -> Json:
+    info: Json = {"user": client.username, "account": ACCOUNT}
+    if client.rights is not None:
+        info["permissions"] = permissions(client.rights)
+    if client.valid_until:
+        info["expires"] = int(max(client.valid_until - now, 0.0) * NANOSECONDS)
+    return info
+
+
+def permissions(rights: Rights) -> Json:
+    """Rules of this broker are ordered, and the first match decides; nats-server has two lists, of which the denials
+    take precedence. So the answer has the subjects that the rules name; where rules overlap, it may differ from what
+    they mean."""
+    replies = [grant for grant in rights.grants if isinstance(grant, ReplyGrant) and grant.allow]
+    told: Json = {"publish": _subjects(rights, PUBLISH), "subscribe": _subjects(rights, SUBSCRIBE)}
+    if replies:  # nats-server writes -1 for no limit
+        first = replies[0]
+        told["responses"] = {"max": first.count or -1, "ttl": int(first.seconds * NANOSECONDS) or -1}
+    return told
+
+
+def _subjects(rights: Rights, action: int) -> Json:
+    about = [grant for grant in rights.grants if grant.actions & action]
+    allowed = _spelled(grant for grant in about if grant.allow)
+    if rights.default:
+        allowed.append(">")
+    denied = _spelled(grant for grant in about if not grant.allow)
+    return {kind: subjects for kind, subjects in (("allow", allowed), ("deny", denied)) if subjects}
+
+
+def _spelled(grants: Iterable[Grant]) -> list[str]:
+    found: dict[str, None] = {}
+    for grant in grants:
+        for subject in _subject(grant):
+            found[subject] = None
+        if len(found) >= SHOWN_MAX:
+            break
+    return list(found)
+
+
+def _subject(grant: Grant) -> list[str]:
+    """``a/#`` is ``a`` and ``a.>``. Empty for a rule that no topic matches, or whose topics have no subject."""
+    tokens = ["*" if level is None else _token(level) for level in grant.levels]
+    if "" in tokens:
+        return []
+    fixed = ".".join(tokens)
+    if not grant.rest:
+        return [fixed]
+    return [fixed, f"{fixed}.>"] if fixed else [">"]
+
+
+def _token(level: bytes) -> str:
+    if not level:
+        return "/"
+    if level in (b"#", b"+"):
+        return ""
+    return subject_of(level).decode(errors="replace")
+
 
 log = logging.getLogger("starlingmq.admin")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -10,12 +11,20 @@ from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
 from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.local_node import LocalNode
-from starlingmq.admin.quantiles import quantile_ms
 from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
-from starlingmq.core.observe.counters import Histogram
+from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
 from starlingmq.storage.opening import directory_of
+
+
+def quantile_ms(counts: Sequence[int], share: float) -> float:
+    """An upper bound in milliseconds; 0 if nothing was counted."""
+    total, seen, bucket = sum(counts), 0, 0
+    while bucket < BUCKETS - 1 and seen + counts[bucket] < share * total:
+        seen += counts[bucket]
+        bucket += 1
+    return round(1e-3 * 2**bucket, 3) if total else 0.0
 
 
 class Slow(Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""The remedy of each alarm, and the page of the documentation site that explains it.
+"""Conditions that operators should know of, the remedy of each alarm, and the page of the documentation site that
+explains it.
 
 ``DROPPED`` and ``CLOSED`` have the reasons of two kinds of alarms. The tables of docs/PLAYBOOK.md begin with the same
 words, which a test compares.
@@ -6,7 +7,20 @@ words, which a test compares.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+Severity = Literal["warning", "critical"]
+
+
+class Condition(Struct, frozen=True):
+    kind: str
+    subject: str
+    severity: Severity
+    text: Annotated[str, Meta(description="One line that states the problem.")]
+    next: Annotated[str, Meta(description="What to do, in one line.")]
+
 
 PAGES: Final = {
     "storage": "PLAYBOOK.html#the-disk",

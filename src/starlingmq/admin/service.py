@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from starlingmq._version import __version__
-from starlingmq.admin.access_actions import AccessActions
+from starlingmq.admin.access_actions import AccessActions, UserActions
 from starlingmq.admin.action_log import ActionLog
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.alarm_conditions import Conditions
@@ -31,13 +31,11 @@ from starlingmq.admin.drain_actions import DrainActions, DrainProgress
 from starlingmq.admin.group_actions import Groups, GroupsRequest, LedGroups, LedGroupsRequest
 from starlingmq.admin.history import NodeSampler
 from starlingmq.admin.link_actions import LinkActions, LinksEverywhere
-from starlingmq.admin.live_change_actions import LiveChangeActions
-from starlingmq.admin.live_settings import SettingActions
+from starlingmq.admin.live_settings import LiveChangeActions, SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
-from starlingmq.admin.messages import MessageActions
-from starlingmq.admin.metric_samples import MetricsReply
-from starlingmq.admin.metric_text import METRIC_TEXT, MetricText, merge
+from starlingmq.admin.messages import MessageActions, SessionMessages
+from starlingmq.admin.metric_text import METRIC_TEXT, MetricsReply, MetricText, merge
 from starlingmq.admin.nats_answers import NatsAnswers
 from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
@@ -46,14 +44,12 @@ from starlingmq.admin.overview import OverviewActions
 from starlingmq.admin.peer_views import PEER_COLUMNS, PeersReply
 from starlingmq.admin.readiness import NodeReadiness, readiness
 from starlingmq.admin.rule_actions import RuleActions
-from starlingmq.admin.session_messages import SessionMessages
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions
 from starlingmq.admin.sorted_lists import SortedLists
 from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import NoArguments, ask, texts, typed
-from starlingmq.admin.user_actions import UserActions
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import directory_of
 

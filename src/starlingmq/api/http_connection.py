@@ -25,8 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from starlingmq.api.asgi import HEAD_BYTES_MAX
-from starlingmq.api.bounded import BoundedConnection
-from starlingmq.api.framing import framing_fault
+from starlingmq.api.framing import BoundedConnection, framing_fault
 from starlingmq.config.networks import Network
 
 HEAD_SECONDS: Final = 10.0

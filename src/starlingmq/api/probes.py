@@ -1,5 +1,5 @@
-"""Routes outside of ``/api/v1``, for load balancers, supervisors and collectors: health checks, metrics in the format of
-Prometheus, and ``/varz``, ``/connz``, ``/subsz`` and ``/healthz`` as nats-server has them. Health checks need no login.
+"""Routes outside of ``/api/v1``, for load balancers, supervisors and collectors: health checks, metrics in Prometheus
+format, and ``/varz``, ``/connz``, ``/subsz`` and ``/healthz`` as nats-server has them. Health checks need no login.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from starlingmq.cli.bench_load import Load, Report, work
-from starlingmq.cli.bench_stats import percentile_ms
+from starlingmq.cli.bench_load import Load, Report, percentile_ms, work
 from starlingmq.cli.client_args import ClientArgs, Qos
 from starlingmq.cli.declare import CommandError, command_of
 from starlingmq.client import parse_url

@@ -10,7 +10,7 @@ import typer
 
 UNDECLARED: Final = {
     "drain": "starlingmq.cli.ctl_drain",
-    "groups": "starlingmq.cli.ctl_groups",
+    "groups": "starlingmq.cli.ctl_look",
     "status": "starlingmq.cli.ctl_status",
     "retained": "starlingmq.cli.ctl_look",
     "metrics": "starlingmq.cli.ctl_look",
@@ -22,7 +22,7 @@ UNDECLARED: Final = {
     "publish": "starlingmq.cli.ctl_do",
     "trace": "starlingmq.cli.ctl_trace",
     "tail": "starlingmq.cli.ctl_trace",
-    "health": "starlingmq.cli.ctl_health",
+    "health": "starlingmq.cli.ctl_status",
     "version": "starlingmq.cli.ctl_status",
 }
 """Commands that are no declared actions, and their modules."""

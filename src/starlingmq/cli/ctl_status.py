@@ -1,11 +1,15 @@
-"""``starlingmq ctl status`` and ``ctl version``: a broker and its cluster at a glance."""
+"""``starlingmq ctl status``, ``version`` and ``health``: a broker and its cluster at a glance; and the readiness
+check for nodes without an HTTP listener.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from starlingmq.admin.printable import NODE_COLUMNS
 from starlingmq.cli.ctl_ask import AskedBroker, Lines, Result, asks, warn_of
@@ -18,6 +22,7 @@ DEGRADED: Final = 3  # exit code
 CRITICAL: Final = 4  # exit code: all is well but for a critical alarm ...
 WARNED: Final = 5  # ... or for other alarms
 EXIT_CODES: Final = {"healthy": 0, "degraded": DEGRADED, "unavailable": NOT_READY}
+HEALTH_SECONDS: Final = 10.0
 NODES: Final = columns_of(NODE_COLUMNS)
 
 
@@ -62,6 +67,31 @@ def _versions(nodes: dict[str, str]) -> Lines:
     for name, told in nodes.items():
         yield f"node {name}: {told}"
     return 0
+
+
+@asks
+def health(
+    broker: AskedBroker,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Check the whole cluster; the exit code is 3 if a node is gone.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Seconds for the broker to answer.")
+    ] = HEALTH_SECONDS,
+) -> int:
+    """Check whether this node accepts clients, and print why not.
+
+    The exit code is 1 if it does not, and 2 if the broker does not run, or does not answer in time.
+    """
+    found = broker.ask_within(timeout, "health", {})
+    if not cluster:
+        broker.done(found, "; ".join(found["reasons"]) or "ok")
+        return NOT_READY if found["reasons"] else 0
+    if found["cluster"] == "none":
+        raise CommandError("this broker is not a member of a cluster; leave --cluster out")
+    whole = broker.ask_within(timeout, "cluster.status", {})["health"]
+    broker.done(whole, health_line(whole))
+    return EXIT_CODES[whole["status"]]
 
 
 def _own(found: Result) -> Result:

@@ -14,8 +14,7 @@ import typer
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.doctor_bridges import bridges
 from starlingmq.cli.doctor_checks import CheckResult, Level, fault, risk
-from starlingmq.cli.doctor_cluster import etcd
-from starlingmq.cli.doctor_ports import ports
+from starlingmq.cli.doctor_ports import etcd, ports
 from starlingmq.cli.doctor_settings import settings
 from starlingmq.cli.doctor_system import certificates, clock, data_disk, file_limit, memory
 from starlingmq.config.settings import ConfigError, exposed_secrets, load_config

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from starlingmq.cli import pipeline_infer, pipeline_jobs
+from starlingmq.cli import pipeline_jobs
 from starlingmq.cli.command_errors import USER_ERROR
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.declare import CommandError, command_of
@@ -30,7 +30,7 @@ app.command("archive")(command_of(pipeline_jobs.ArchiveArgs, pipeline_jobs.archi
 app.command()(pipeline_jobs.replay)
 app.command("report")(command_of(pipeline_jobs.ReportArgs, pipeline_jobs.report))
 app.command("audit")(command_of(pipeline_jobs.AuditArgs, pipeline_jobs.audit))
-app.command("infer")(command_of(pipeline_infer.InferArgs, pipeline_infer.infer))
+app.command("infer")(command_of(pipeline_jobs.InferArgs, pipeline_jobs.infer))
 
 
 @app.command()

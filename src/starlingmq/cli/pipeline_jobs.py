@@ -1,4 +1,4 @@
-"""``starlingmq pipeline archive | replay | report | audit``: jobs that need no file."""
+"""``starlingmq pipeline archive | replay | report | audit | infer``: jobs that need no file."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from starlingmq.pipeline.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 SHOWN: Final = 40  # lines of a table, and findings listed
 FOUND: Final = 1  # exit code of an audit with findings
@@ -112,6 +113,13 @@ class ReportArgs(SourceArgs):
     since: SinceOption = ""
     until: UntilOption = ""
     master: MasterOption = ""
+
+
+@dataclass(kw_only=True)
+class InferArgs(SourceArgs):
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream name.")]
+    topics: TopicsOption = None
+    rows: Annotated[int, typer.Option("--rows", min=1, max=100_000, help="Rows to look at.")] = 1000
 
 
 @dataclass(kw_only=True)
@@ -266,6 +274,25 @@ def audit(args: AuditArgs) -> int:
     else:
         show(found, Console())
     return 0 if found.clean else FOUND
+
+
+def infer(args: InferArgs) -> int:
+    """Recognize the payloads of a stream, and print the decode part of a pipeline file."""
+    config = args.config("infer", args.stream, args.topics)
+    try:
+        from starlingmq.pipeline.inference import as_yaml
+        from starlingmq.pipeline.inference import infer as recognize
+        from starlingmq.pipeline.stream_sample import take_sample
+    except ImportError as error:
+        raise CommandError(f"pipeline needs {error.name}; install the extra [spark] (docs/DEPLOY.md)") from None
+    found, total = take_sample(config, "infer", args.rows)
+    result = recognize(found)
+    if args.json_:
+        print(json.dumps({**msgspec.structs.asdict(result), "rows": total}))
+        return 0
+    print(f"# {len(found):,} of {total:,} rows of stream {args.stream}; {result.fits:,} fit")
+    print(as_yaml(result), end="")
+    return 0
 
 
 # Shared
