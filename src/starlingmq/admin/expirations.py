@@ -43,6 +43,8 @@ State = Literal["valid", "soon", "critical", "ended"]
 Kind = Literal["certificate", "authority", "revocation list", "key set", "token"]
 
 Key = tuple[Kind, str, bool]
+End = tuple[str, float, float]
+"""The name of what ends, when it begins (0: unknown), and when it ends."""
 
 OUTCOMES: Final[dict[Kind, str]] = {
     "certificate": "connections that verify it fail",
@@ -218,7 +220,7 @@ def _of_bridges(config: Config) -> Iterator[Expiration]:
 
 
 def _of_tokens(config: Config) -> Iterator[Expiration]:
-    yield from _key_set("auth.jwt.jwks_file", config.auth.jwt.jwks_file)
+    yield from _read("key set", "auth.jwt.jwks_file", config.auth.jwt.jwks_file, _end_of_keys)
     yield from _first("authority", "auth.api.oidc.ca", config.auth.api.oidc.ca, certificates)
     for setting, path in (
         ("auth.api.token_file", config.auth.api.token_file),
@@ -226,53 +228,41 @@ def _of_tokens(config: Config) -> Iterator[Expiration]:
         ("streams.token_file", config.streams.token_file),
         ("tracing.headers_file", config.tracing.headers_file),
     ):
-        if path:
-            content = _content("token", setting, path)
-            yield from [content] if isinstance(content, Expiration) else _tokens(setting, path, content)
-    yield from _tokens("streams.token", "", config.streams.token.encode())
-    yield from _tokens("auth.http.headers", "", "\n".join(config.auth.http.headers).encode())
-
-
-def _content(kind: Kind, setting: str, path: str) -> bytes | Expiration:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        return Expiration(kind, "", setting, path, 0.0, None, error.strerror or str(error))
+        yield from _read("token", setting, path, _end_of_tokens)
+    texts = {"streams.token": config.streams.token, "auth.http.headers": "\n".join(config.auth.http.headers)}
+    for setting, text in texts.items():
+        if found := _end_of_tokens(text.encode()):
+            yield Expiration("token", found[0], setting, "", *found[1:])
 
 
 def _first(kind: Kind, setting: str, path: str | None, read: Callable[[bytes], list[Validity]]) -> Iterator[Expiration]:
-    if not path:
-        return
-    content = _content(kind, setting, path)
-    if isinstance(content, Expiration):
-        yield content
-        return
-    try:
-        found = latest(read(content))
-    except DerError as error:
-        yield Expiration(kind, "", setting, path, 0.0, None, str(error))
-        return
-    if found:
-        first = min(found, key=lambda one: one.ends)
-        yield Expiration(kind, first.common_name, setting, path, first.begins, first.ends)
+    def first_end(content: bytes) -> End | None:
+        found = min(latest(read(content)), key=lambda one: one.ends, default=None)
+        return None if found is None else (found.common_name, found.begins, found.ends)
+
+    return _read(kind, setting, path, first_end)
 
 
-def _key_set(setting: str, path: str) -> Iterator[Expiration]:
-    if not path:
-        return
-    content = _content("key set", setting, path)
-    if isinstance(content, Expiration):
-        yield content
-        return
+def _read(kind: Kind, setting: str, path: str | None, end_of: Callable[[bytes], End | None]) -> Iterator[Expiration]:
+    """``end_of`` the content: the first end in the file; None: there is none. It raises ValueError."""
+    if path:
+        try:
+            if found := end_of(Path(path).read_bytes()):
+                yield Expiration(kind, found[0], setting, path, *found[1:])
+        except OSError as error:
+            yield Expiration(kind, "", setting, path, 0.0, None, error.strerror or str(error))
+        except ValueError as error:
+            yield Expiration(kind, "", setting, path, 0.0, None, str(error))
+
+
+def _end_of_keys(content: bytes) -> End | None:
+    """Raises ValueError."""
     try:
-        keys = [(str(key.get("kid", "")), _end_of_key(key)) for key in json.loads(content)["keys"]]
+        keys = [(_end_of_key(key), str(key.get("kid", ""))) for key in json.loads(content)["keys"]]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        yield Expiration("key set", "", setting, path, 0.0, None, f"is not a JSON Web Key Set: {error}")
-        return
-    ends = [(end, name) for name, end in keys if end is not None]
-    if ends and len(ends) == len(keys):
-        end, name = max(ends)
-        yield Expiration("key set", name, setting, path, 0.0, end)
+        raise ValueError(f"is not a JSON Web Key Set: {error}") from None
+    ends = [(end, name) for end, name in keys if end is not None]
+    return (max(ends)[1], 0.0, max(ends)[0]) if ends and len(ends) == len(keys) else None
 
 
 def _end_of_key(key: dict[str, Any]) -> float | None:
@@ -292,17 +282,16 @@ def _time(value: Any) -> float:
     return seconds
 
 
-def _tokens(setting: str, path: str, content: bytes) -> Iterator[Expiration]:
+def _end_of_tokens(content: bytes) -> End | None:
+    """Of the token that ends first."""
     found = [one for match in _TOKEN.finditer(content) if (one := _end_of_token(match[1])) is not None]
-    if found:
-        begins, ends = min(found, key=lambda one: one[1])
-        yield Expiration("token", "", setting, path, begins, ends)
+    return min(found, key=lambda one: one[2], default=None)
 
 
-def _end_of_token(claims: bytes) -> tuple[float, float] | None:
-    """When a JSON Web Token (RFC 7519) begins (0: unknown) and ends; None for other words with two dots."""
+def _end_of_token(claims: bytes) -> End | None:
+    """Of a JSON Web Token (RFC 7519); None for other words with two dots."""
     try:
         read = json.loads(base64.urlsafe_b64decode(claims + b"=" * (-len(claims) % 4)))
-        return _time(read.get("nbf", read.get("iat", 0.0))), _time(read["exp"])
+        return "", _time(read.get("nbf", read.get("iat", 0.0))), _time(read["exp"])
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
         return None
