@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from starlingmq.admin import droppers
-from starlingmq.admin.droppers import KEPT_MAX, MINUTES, Droppers, DropperSearch, DroppersReply
+from starlingmq.admin.droppers import KEPT_MAX, MINUTES, Droppers, DropperSearch
 from starlingmq.core.observe.counters import Counters
 from starlingmq.wire.reasons import Reason
 from tests.cli.commands import run
@@ -33,8 +33,8 @@ class Hour:
         self.counters.drop_of(client_id, reason, count)
 
     async def list(self, q: str = "", limit: int = 20) -> dict[str, dict[str, int]]:
-        found: DroppersReply = await self.droppers.droppers(DropperSearch(q, limit))
-        return {one.client_id: one.reasons for one in found.droppers}
+        found = await self.droppers.droppers(DropperSearch(q, limit))
+        return {one.client_id: one.reasons for one in found}
 
 
 async def test_a_client_is_listed_with_its_reasons_after_it_has_gone(
@@ -84,7 +84,7 @@ async def test_names_that_are_not_needed_any_more_are_forgotten(monkeypatch: pyt
     hour = Hour()
     for client_id in ("a", "b"):
         hour.counters.drop_of(client_id, "expired", 1, b"t" * 1000)
-    (one, other) = (await hour.droppers.droppers(DropperSearch())).droppers
+    (one, other) = await hour.droppers.droppers(DropperSearch())
     assert (one.user, one.topic, other.user, other.topic) == ("ann", "t" * 256, "", "t" * 256)
     hour.now += 3600
     hour.drop("c", "expired")

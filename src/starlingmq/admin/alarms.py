@@ -52,10 +52,6 @@ class AlarmsReply(Struct, frozen=True):
     history: list[Alarm]
 
 
-class CertificatesReply(Struct, frozen=True):
-    certificates: list[CertificateInfo]
-
-
 class _Active:
     def __init__(self, condition: Condition, now: float) -> None:
         self.condition = condition
@@ -181,6 +177,6 @@ class NodeAlarms:
         none="nothing that ends is used",
         order={"certificates": lambda found: sorted(found, key=lambda one: one.ends_at or "")},
     )
-    async def certificates(self) -> CertificatesReply:
+    async def certificates(self) -> list[CertificateInfo]:
         """List certificates, revocation lists, key sets and tokens that nodes use, and when they end."""
-        return CertificatesReply(await self.conditions.certificates())
+        return await self.conditions.certificates()

@@ -42,10 +42,6 @@ class ConnectorInfo(Struct, frozen=True):
     node: str = ""
 
 
-class ConnectorsReply(Struct, frozen=True):
-    connectors: list[ConnectorInfo]
-
-
 class ConnectorName(Struct, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=100, description="Its name, such as auth.http.")]
 
@@ -94,9 +90,9 @@ class NodeConnectors:
         ALL,
         order={"connectors": lambda found: sorted(found, key=lambda one: (one.name, one.node))},
     )
-    async def connectors(self) -> ConnectorsReply:
+    async def connectors(self) -> list[ConnectorInfo]:
         """List services that nodes call, with requests accepted and failed."""
-        return ConnectorsReply([_info(one) for one in self.present()])
+        return [_info(one) for one in self.present()]
 
     @action(
         "connectors.test",

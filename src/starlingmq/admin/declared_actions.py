@@ -161,10 +161,20 @@ class Declared:
         return kind
 
     @cached_property
+    def returned(self) -> Any:
+        return get_type_hints(self.act, include_extras=True)["return"]
+
+    @cached_property
     def reply(self) -> type[Struct]:
-        """Of one node."""
-        kind: type[Struct] = get_type_hints(self.act, include_extras=True)["return"]
+        """Of one node. That of a method that returns a list has the list alone, by the name of the action."""
+        kind: type[Struct] = self.returned
+        if self.returns_list:
+            kind = defstruct(f"{self.key.title()}Reply", [(self.key, self.returned)], frozen=True)
         return kind
+
+    @property
+    def returns_list(self) -> bool:
+        return get_origin(self.returned) is list
 
     @property
     def key(self) -> str:
@@ -206,6 +216,8 @@ def bound(*instances: object, note: Note | None = None) -> dict[str, Action]:
             declared: Declared | None = getattr(member, "declared", None)
             if declared is not None:
                 act = _called(getattr(instance, name))
+                if declared.returns_list:
+                    act = _listing(declared, act)
                 if declared.audit:
                     assert note is not None, f"{declared.name} changes something, and nothing takes its entries"
                     act = noted(declared, act, note)
@@ -219,6 +231,15 @@ def _called(act: Callable[..., Awaitable[Any]]) -> Callable[[Report, Any], Await
     if len(names) == 2:
         return act
     return lambda report, request: act(**{name: report if name == "report" else request for name in names})
+
+
+def _listing(
+    declared: Declared, act: Callable[[Report, Any], Awaitable[Any]]
+) -> Callable[[Report, Any], Awaitable[Any]]:
+    async def asked(report: Report, request: Any) -> Any:
+        return declared.reply(**{declared.key: await act(report, request)})
+
+    return asked
 
 
 def for_operators(rpc: NodeRpc, actions: Mapping[str, Action]) -> dict[str, Action]:

@@ -54,12 +54,6 @@ class Dropper(Struct, frozen=True):
     rule: Annotated[str, Meta(description="For not_authorized: the rule that refused the last one.")] = ""
 
 
-class DroppersReply(Struct, frozen=True):
-    """Most messages first."""
-
-    droppers: list[Dropper]
-
-
 class Droppers:
     """``take`` is called at least once a minute. ``user_of`` and ``why_refused`` are those of ``LocalNode``."""
 
@@ -107,7 +101,7 @@ class Droppers:
         columns="client_id: client, user, node, messages, reasons, topic, rule, last: last/age",
         none="no message was dropped in the last hour",
     )
-    async def droppers(self, request: DropperSearch) -> DroppersReply:
+    async def droppers(self, request: DropperSearch) -> list[Dropper]:
         """List the clients with most dropped messages in the last hour, and why; also clients that have gone."""
         self.take()
         reasons: dict[str, Counter[str]] = {}
@@ -118,7 +112,7 @@ class Droppers:
                     reasons.setdefault(client_id, Counter())[reason] += count
                     last[client_id] = minute
         totals = Counter({client_id: found.total() for client_id, found in reasons.items()})
-        shown = [
+        return [
             Dropper(
                 client_id,
                 total,
@@ -130,7 +124,6 @@ class Droppers:
             )
             for client_id, total in totals.most_common(request.limit)
         ]
-        return DroppersReply(shown)
 
 
 def _shorten(counted: Counter[tuple[str, str]]) -> None:

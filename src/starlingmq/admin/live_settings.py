@@ -36,10 +36,6 @@ class SettingSearch(Struct, frozen=True):
     part: Annotated[str, Meta(max_length=100, description="Only settings whose path contains this text.")] = ""
 
 
-class LiveSettings(Struct, frozen=True):
-    settings: list[LiveSetting]
-
-
 class SettingChanged(Struct, frozen=True):
     """``applied``: false if the change was only checked, or changes nothing."""
 
@@ -72,9 +68,9 @@ class LiveChangeActions:
         columns="path: setting, value/text, default/text, help: meaning*",
         none="there are no settings",
     )
-    async def listed(self, request: SettingSearch) -> LiveSettings:
+    async def listed(self, request: SettingSearch) -> list[LiveSetting]:
         """List the settings that can be changed while the broker serves."""
-        return LiveSettings([one for one in live_settings(self._local_node.config()) if request.part in one.path])
+        return [one for one in live_settings(self._local_node.config()) if request.part in one.path]
 
     @action(
         "settings.change",

@@ -72,10 +72,6 @@ class BanInfo(Struct, frozen=True):
     node: str = ""
 
 
-class BansReply(Struct, frozen=True):
-    bans: list[BanInfo]
-
-
 BannedKind = Annotated[Kind, Meta(description="Kind of the banned name.")]
 BannedName = Annotated[
     str, Meta(min_length=1, max_length=65535, description="Address or network (10.0.0.0/8), user name or client id.")
@@ -153,17 +149,13 @@ class BanActions:
         columns="name, kind, node, seconds: ends in/seconds, reason",
         none="there are no bans",
     )
-    async def bans(self) -> BansReply:
+    async def bans(self) -> list[BanInfo]:
         """List active bans per node."""
         now = monotonic()
-        return BansReply(
-            [
-                BanInfo(
-                    ban.kind, ban.name, round(ban.until - now, 1), ban.reason, (ban.kind, ban.name) in self._entries
-                )
-                for ban in self._in_force.all(now)
-            ]
-        )
+        return [
+            BanInfo(ban.kind, ban.name, round(ban.until - now, 1), ban.reason, (ban.kind, ban.name) in self._entries)
+            for ban in self._in_force.all(now)
+        ]
 
     @action("bans.said")
     async def make_entry(self, request: BanChange) -> BanNews:

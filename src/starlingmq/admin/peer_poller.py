@@ -12,7 +12,7 @@ from starlingmq.admin.declared_actions import action
 from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_bans import BanActions, BansReceived, BanUpdate
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.peer_views import PeerInfo, PeersReply
+from starlingmq.admin.peer_views import PeerInfo
 from starlingmq.admin.periodic import Periodic
 from starlingmq.admin.stream_gossip import StreamGossip
 from starlingmq.core.observe.counters import Histogram
@@ -79,29 +79,27 @@ class PeerPoller:
             await self._streams.exchange(self._rpc, name, ANSWER_SECONDS)
 
     @action("peers")
-    async def peers(self) -> PeersReply:
+    async def peers(self) -> list[PeerInfo]:
         """How this node reaches each other node."""
         state = self._cluster.state
         assert state is not None
         now = self._cluster.clock()
         names = self._cluster.names()
         away = served_elsewhere(self._cluster)
-        return PeersReply(
-            [
-                PeerInfo(
-                    peer=status.member.name,
-                    connected=status.connected,
-                    through=names.get(status.through, ""),
-                    queued=status.queued,
-                    queued_bytes=status.queued_bytes,
-                    unacknowledged=status.unacknowledged,
-                    round_trip_ms=self._milliseconds(status),
-                    heard_seconds=None if status.heard_at is None else round(max(now - status.heard_at, 0.0), 3),
-                    served_by=away.get(status.member.name, "") if status.connected else "",
-                )
-                for status in state.status()
-            ]
-        )
+        return [
+            PeerInfo(
+                peer=status.member.name,
+                connected=status.connected,
+                through=names.get(status.through, ""),
+                queued=status.queued,
+                queued_bytes=status.queued_bytes,
+                unacknowledged=status.unacknowledged,
+                round_trip_ms=self._milliseconds(status),
+                heard_seconds=None if status.heard_at is None else round(max(now - status.heard_at, 0.0), 3),
+                served_by=away.get(status.member.name, "") if status.connected else "",
+            )
+            for status in state.status()
+        ]
 
     def _milliseconds(self, status: PeerStatus) -> float | None:
         seconds = self._latest.get(status.member.name)

@@ -33,7 +33,3 @@ class PeerInfo(Struct, frozen=True):
     served_by: Annotated[
         str, Meta(description="The node that serves the peer's data, because the peer is gone; empty: none.")
     ] = ""
-
-
-class PeersReply(Struct, frozen=True):
-    peers: list[PeerInfo]

@@ -41,7 +41,7 @@ from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import OverviewActions
-from starlingmq.admin.peer_views import PEER_COLUMNS, PeersReply
+from starlingmq.admin.peer_views import PEER_COLUMNS, PeerInfo
 from starlingmq.admin.readiness import NodeReadiness, readiness
 from starlingmq.admin.rule_actions import RuleActions
 from starlingmq.admin.session_totals_job import SessionTotalsJob
@@ -196,9 +196,9 @@ class AdminService:
         columns=PEER_COLUMNS,
         none="this broker is not a member of a cluster, or is its only member",
     )
-    async def peers(self) -> PeersReply:
+    async def peers(self) -> list[PeerInfo]:
         """List how each node reaches the other nodes. A node without a cluster has none."""
-        return PeersReply([])
+        return []
 
     @action("metrics", "GET /metrics")
     async def as_json(self) -> MetricsReply:
