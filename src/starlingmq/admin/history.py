@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from math import ceil, floor
+from operator import itemgetter
 from time import process_time
 from typing import Annotated, Final
 
@@ -31,14 +33,13 @@ from starlingmq.storage.opening import directory_of
 
 STEP: Final = 5  # seconds between two samples
 SECONDS_MAX: Final = 3600  # that a node keeps; Prometheus keeps more
-KEPT: Final = SECONDS_MAX // STEP  # samples; about 120 KiB
+KEPT: Final = SECONDS_MAX // STEP  # samples; about 170 KiB
 POINTS_MAX: Final = 720
 PIECE: Final = 200  # rows that a reply reads in one turn of the event loop
 TOTALS: Final = ("in", "out", "bytes_in", "bytes_out", "dropped", "connections", "cpu")
 LATENCIES: Final = ("turn_ms", "turn_p99_ms", "delivery_ms", "delivery_p99_ms", "commit_ms", "fsync_ms")
 """Means and 99th percentiles since the sample before. A bucket shows the largest; of other states the last."""
 STATES: Final = ("clients", "sessions", "queued", "inflight", "retained", "memory", *LATENCIES)
-WIDTH: Final = 1 + len(TOTALS) + len(STATES)  # the time comes first
 
 Series = dict[str, list[float | None]]
 
@@ -72,35 +73,13 @@ def buckets(now: float, seconds: int, points: int) -> HistoryRequest:
     return HistoryRequest(floor(now / step) * step, step, max(ceil(seconds / step), 1))
 
 
-class Samples:
-    """The ring. A row has the time, ``TOTALS`` and ``STATES``."""
-
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
-        self._rows = array("d")
-        self._next = 0  # the row to replace once the ring is full
-
-    def __len__(self) -> int:
-        return len(self._rows) // WIDTH
-
-    def add(self, row: Sequence[float]) -> None:
-        if len(row) != WIDTH:
-            raise ValueError(f"a row of {len(row)} columns in place of {WIDTH}")
-        if len(self) < self._kept:
-            self._rows.extend(row)
-            return
-        start = self._next * WIDTH
-        self._rows[start : start + WIDTH] = array("d", row)
-        self._next = (self._next + 1) % self._kept
-
-    def since(self, time: float) -> array[float]:
-        """The rows in their order, from the last one before ``time`` on."""
-        start = self._next * WIDTH
-        rows = self._rows[start:] + self._rows[:start]
-        return rows[max(bisect_left(rows[::WIDTH], time) - 1, 0) * WIDTH :]
+def since(rows: Iterable[array[float]], time: float) -> list[array[float]]:
+    """Those from the last one before ``time`` on. Each row has the time, ``TOTALS`` and ``STATES``."""
+    found = list(rows)
+    return found[max(bisect_left(found, time, key=itemgetter(0)) - 1, 0) :]
 
 
-async def series_of(rows: array[float], request: HistoryRequest) -> Series:
+async def series_of(rows: Sequence[array[float]], request: HistoryRequest) -> Series:
     """Other work continues meanwhile."""
     step, points = request.step, request.points
     first = request.end - step * points
@@ -110,10 +89,9 @@ async def series_of(rows: array[float], request: HistoryRequest) -> Series:
     before: array[float] | None = None  # the last row of an earlier bucket
     last: array[float] | None = None
     at: int | None = None
-    for number, start in enumerate(range(0, len(rows), WIDTH), 1):
+    for number, row in enumerate(rows, 1):
         if number % PIECE == 0:
             await asyncio.sleep(0)
-        row = rows[start : start + WIDTH]
         bucket = ceil((row[0] - first) / step) - 1
         if bucket >= points:
             break
@@ -138,7 +116,7 @@ class NodeSampler:
     def __init__(self, local_node: LocalNode, session_totals_job: SessionTotalsJob) -> None:
         self._local_node = local_node
         self._session_totals_job = session_totals_job
-        self.samples = Samples()
+        self.samples: deque[array[float]] = deque(maxlen=KEPT)
         self.droppers = Droppers(
             local_node.state.ctx.counters, local_node.driver.clock, local_node.user_of, local_node.why_refused
         )
@@ -148,7 +126,7 @@ class NodeSampler:
     @action("history")
     async def history(self, request: HistoryRequest) -> NodeHistory:
         wanted = HistoryRequest(request.end, max(request.step, STEP), min(request.points, POINTS_MAX))
-        rows = self.samples.since(wanted.end - wanted.step * wanted.points)
+        rows = since(self.samples, wanted.end - wanted.step * wanted.points)
         return NodeHistory(await series_of(rows, wanted))
 
     async def sample(self) -> None:
@@ -161,13 +139,13 @@ class NodeSampler:
         turn, delay = self._turns.mean_and_p99(counters.turns), self._delays.mean_and_p99(counters.delays)
         commit, _ = self._commits.mean_and_p99(counters.commits)
         sync, _ = (0.0, 0.0) if store is None else self._syncs.mean_and_p99(store.syncs)
-        self.samples.add((
+        self.samples.append(array("d", (
             local_node.driver.clock(),
             counters.publish_received, counters.publish_sent, counters.bytes_received, counters.bytes_sent,
             sum(counters.dropped.values()), counters.connections_opened, process_time(),
             counters.clients_connected, survey.connected + survey.away, survey.queued, survey.inflight,
             len(state.retained) - count_own_retained(state.retained), memory(), *turn, *delay, commit, sync,
-        ))  # fmt: skip
+        )))  # fmt: skip
 
 
 class Since:
