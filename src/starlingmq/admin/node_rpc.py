@@ -209,13 +209,6 @@ class NodeRpc:
             raise refusals[0]
         return Answers(results, missing)
 
-    async def attempt(self, node: str, action: str, request: msgspec.Struct, reply: type[R]) -> R | Missing:
-        """As ``ask``, with a node that does not answer returned as ``Missing``. Raises AdminError for a refusal."""
-        try:
-            return await self.ask(node, action, request, reply)
-        except UnansweredError as error:
-            return Missing(node, error.why)
-
     def no_result(self, missing: list[Missing]) -> AdminError:
         """The error for an object that no node has, where ``missing`` did not answer."""
         if missing:

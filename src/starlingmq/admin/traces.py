@@ -253,9 +253,9 @@ class Trace:
     async def _ask(self, node: str, action: str, request: Struct, reply: type[R]) -> R | Missing:
         """A node that refuses counts as missing, and does not stop the trace on the others."""
         try:
-            return await self._rpc.attempt(node, action, request, reply)
+            return await self._rpc.ask(node, action, request, reply)
         except AdminError as error:
-            return Missing(node, str(error))
+            return Missing(node, error.why)
 
     async def begin(self) -> None:
         """Begin a part on each node that answers. Raises AdminError."""

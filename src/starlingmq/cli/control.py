@@ -56,11 +56,6 @@ def broker_address(data_dir: str | None, config: str | None) -> BrokerAddress:
     return directory_of(data_dir, config)
 
 
-def url_of(data_dir: str | None) -> str | None:
-    """The URL that was given in place of a data directory."""
-    return data_dir if is_url(data_dir) else None
-
-
 def directory_of(data_dir: str | None, config: str | None) -> Path:
     """Return the data directory that the options, the settings or the environment name; otherwise that of the one
     broker that runs here. Raises CommandError if there is none, or more than one.

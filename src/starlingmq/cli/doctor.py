@@ -7,10 +7,9 @@ import os
 import time
 from collections import Counter
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-
+from starlingmq.cli.config_cmd import FileOption, SetOption
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.doctor_bridges import bridges
 from starlingmq.cli.doctor_checks import CheckResult, Level, fault, risk
@@ -20,11 +19,6 @@ from starlingmq.cli.doctor_system import certificates, clock, data_disk, file_li
 from starlingmq.config.settings import ConfigError, exposed_secrets, load_config
 
 FAULTY: Final = 1  # exit code
-
-FileOption = Annotated[str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; repeatable.")
-]
 
 
 def command(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> int:
