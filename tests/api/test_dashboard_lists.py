@@ -84,3 +84,20 @@ async def test_an_operator_finds_clients_and_retained_messages(
         await page.run(f"window.confirm = () => true; {button('Delete')}.click()")
         await page.until(f"{SHOWN}.includes('office/light') && !{SHOWN}.includes('plant/1/speed')")
         assert not page.problems
+
+
+async def test_a_list_without_a_view_of_its_own_has_that_of_its_declaration(
+    serve: Serve, join: Join, chromium: Chromium, pictures: Path
+) -> None:
+    broker = await serve()
+    await join(broker, "one")
+    async with chromium.page() as page:
+        await page.go(broker.address("http") + "/#listeners")
+        cells = "[...document.querySelectorAll('#view tr')].map((row) => [...row.children].map((one) => one.textContent))"
+        await page.until(f"{cells}.length === 2")
+        head, row = await page.run(cells)
+        assert (head, row) == (["address", "connections", "refused"], [broker.address("mqtt"), "1", ""])
+        assert await page.run("document.getElementById('tab-listeners').hasAttribute('aria-current')")
+        assert await page.run("document.getElementById('group-settings').hasAttribute('aria-current')")
+        await page.screenshot(pictures / "list-declared.png")
+        assert not page.problems

@@ -49,6 +49,7 @@ VIEWS: Final = {
     "nodes": "map.single",
     "alarms": "certificates",
     "connectors": "connectors.none",
+    "listeners": "mqtt://",
     "links": "links.none",
     "bans": "intruder",
     "rules": "rules.title",

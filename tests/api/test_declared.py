@@ -14,11 +14,11 @@ from typer.main import get_command
 
 import starlingmq.admin.all_actions  # noqa: F401  for DECLARED
 from starlingmq import Broker
-from starlingmq.admin.declared_actions import CONTENT, DECLARED, OPERATE, SORTED, VIEW, Declared, told
+from starlingmq.admin.declared_actions import CONTENT, DECLARED, OPERATE, SORTED, VIEW, Declared, table_of, told
 from starlingmq.admin.node_rpc import nothing_to_report, ours
 from starlingmq.admin.typed_actions import as_text, is_required
 from starlingmq.cli.ctl import whole_app
-from starlingmq.cli.ctl_declared import ROWS, SHOWS, command_of, table_of
+from starlingmq.cli.ctl_declared import ROWS, SHOWS, command_of
 from tests.cli.commands import run
 
 from .conftest import BEARER, TOKEN, Ask, Passwd, Serve

@@ -14,8 +14,9 @@ import pytest
 from rich.cells import cell_len
 
 from starlingmq.admin.sessions import CLIENT_COLUMNS, SESSION_COLUMNS, ClientInfo, SessionInfo
+from starlingmq.admin.table_columns import Column, columns_of
 from starlingmq.cli.ctl_status import NODES
-from starlingmq.cli.tables import Column, aligned, cell, columns_of, duration, fitting, table
+from starlingmq.cli.tables import aligned, cell, duration, fitting, table
 
 CLIENTS = columns_of(CLIENT_COLUMNS, ClientInfo)
 SESSIONS = columns_of(SESSION_COLUMNS, SessionInfo)

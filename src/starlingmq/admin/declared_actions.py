@@ -39,6 +39,7 @@ from msgspec.structs import replace
 from starlingmq.admin.node_rpc import CALL_SECONDS, Answers, ListPart, ListRequest, Missing, NodeRpc
 from starlingmq.admin.noted_actions import Note, noted
 from starlingmq.admin.paging import first_of
+from starlingmq.admin.table_columns import Columns, columns_of
 from starlingmq.admin.typed_actions import NoArguments, reader_of, typed
 from starlingmq.net.control_socket import Action, Report
 
@@ -104,7 +105,7 @@ class Declared:
     """``http``: method and path of the API; "": it is for nodes only. ``tag``: its group, unless ``TAGS`` has it.
     ``body``: the name of its JSON body; "": the request is in the query. ``order`` sorts joined lists, by their names.
     ``ctl``: the command and its arguments (``cli.ctl_declared``), which shows a table with ``columns``
-    (``cli.tables.columns_of``) or ``none``, or the line ``said`` with the fields of the request and the reply.
+    (``admin.table_columns``) or ``none``, or the line ``said`` with the fields of the request and the reply.
     ``hint``: what its help says further.
     ``download``: the name of a file with the list, a line of JSON for each entry, at ``PATH/download``.
     ``audit``: what it has done, behind the name of the operator, with fields of the request and the reply
@@ -313,6 +314,13 @@ def lists_of(reply: type[Struct]) -> dict[str, Any]:
         for name, kind in hints.items()
         if get_origin(kind) is list and "node" in getattr(get_args(kind)[0], "__struct_fields__", ())
     }
+
+
+def table_of(declared: Declared) -> tuple[str, Columns]:
+    """The name of the list in the reply, and its columns."""
+    hints = lists_of(declared.reply) or get_type_hints(declared.reply)
+    key = declared.key if declared.key in hints else next(iter(hints))
+    return key, columns_of(declared.columns, get_args(hints[key])[0])
 
 
 @cache

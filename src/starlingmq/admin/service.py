@@ -31,6 +31,7 @@ from starlingmq.admin.drain_actions import DrainActions, DrainProgress
 from starlingmq.admin.group_actions import Groups, GroupsRequest, LedGroups, LedGroupsRequest
 from starlingmq.admin.history import NodeSampler
 from starlingmq.admin.link_actions import LinkActions, LinksEverywhere
+from starlingmq.admin.list_views import ListActions
 from starlingmq.admin.live_settings import LiveChangeActions, SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
@@ -166,6 +167,7 @@ class AdminService:
             self._log,
             self._nats,
             self._action_log,
+            ListActions(),
             self,
             note=self._action_log.note,
         )

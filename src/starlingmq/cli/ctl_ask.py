@@ -13,11 +13,12 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from starlingmq.admin.printable import PAGE_MAX, plain
+from starlingmq.admin.table_columns import Columns
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
 from starlingmq.cli.declare import parameter, shaped
 from starlingmq.cli.progress import Report, no_report, progress
 from starlingmq.cli.remote import ANSWER_SECONDS, is_url
-from starlingmq.cli.tables import Columns, table
+from starlingmq.cli.tables import table
 
 Result = dict[str, Any]
 Lines = Generator[str, None, int | None]

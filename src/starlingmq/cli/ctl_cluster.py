@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from starlingmq.admin.table_columns import columns_of
 from starlingmq.cli.ctl_ask import AskedBroker, Lines, Result, asks
 from starlingmq.cli.ctl_declared import shows
 from starlingmq.cli.ctl_restart import restart
@@ -15,7 +16,7 @@ from starlingmq.cli.ctl_status import DEGRADED, EXIT_CODES, health_line
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
 from starlingmq.cli.remote import Unreachable, ask_url
-from starlingmq.cli.tables import WideOption, cell, columns_of, table
+from starlingmq.cli.tables import WideOption, cell, table
 
 POLL_SECONDS: Final = 0.5
 BEGINS_SECONDS: Final = 10.0  # until the node has begun to leave

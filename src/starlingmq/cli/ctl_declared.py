@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, get_args, get_type_hints
 import typer
 from msgspec.structs import FieldInfo, fields
 
-from starlingmq.admin.declared_actions import ALL, DECLARED, PAGED, TARGET, Declared, lists_of
+from starlingmq.admin.declared_actions import ALL, DECLARED, PAGED, TARGET, Declared, table_of
 from starlingmq.admin.printable import plain
 from starlingmq.admin.typed_actions import as_text, is_required, taken_apart
 from starlingmq.cli import control
@@ -37,7 +37,7 @@ from starlingmq.cli.ctl_ask import (
 from starlingmq.cli.declare import CommandError, parameter, shaped
 from starlingmq.cli.progress import progress
 from starlingmq.cli.remote import ANSWER_SECONDS
-from starlingmq.cli.tables import Columns, WideOption, columns_of, table
+from starlingmq.cli.tables import WideOption, table
 
 SHOWN: Final = 1000
 NOT_OPTIONS: Final = ("cursor", "sort", "descending", "everywhere")
@@ -146,13 +146,6 @@ def table_lines(declared: Declared, found: Result, given: dict[str, Any]) -> Ite
     options["node"] = "--node", ""
     filters = {flag: given[name] for name, (flag, default) in options.items() if given.get(name, default) != default}
     yield nothing(key.removesuffix("s"), declared.none, filters)
-
-
-def table_of(declared: Declared) -> tuple[str, Columns]:
-    """The name of the list in the reply, and its columns."""
-    hints = lists_of(declared.reply) or get_type_hints(declared.reply)
-    key = declared.key if declared.key in hints else next(iter(hints))
-    return key, columns_of(declared.columns, get_args(hints[key])[0])
 
 
 def _word(value: object) -> str:

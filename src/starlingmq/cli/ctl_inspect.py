@@ -9,10 +9,11 @@ import typer
 
 from starlingmq.admin.declared_actions import DECLARED
 from starlingmq.admin.printable import plain
+from starlingmq.admin.table_columns import columns_of
 from starlingmq.cli.ctl_ask import AskedBroker, Lines, NodeOption, Result, asks
 from starlingmq.cli.ctl_declared import rows, shows, table_lines
 from starlingmq.cli.ctl_look import ClientArgument
-from starlingmq.cli.tables import WideOption, columns_of
+from starlingmq.cli.tables import WideOption
 
 DENIED: Final = 1  # exit code
 FAILED: Final = 1

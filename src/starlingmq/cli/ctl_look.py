@@ -14,6 +14,7 @@ import typer
 import yaml
 
 from starlingmq.admin.printable import plain
+from starlingmq.admin.table_columns import columns_of
 from starlingmq.cli.ctl_ask import (
     AskedBroker,
     AtOption,
@@ -30,7 +31,7 @@ from starlingmq.cli.ctl_ask import (
 from starlingmq.cli.ctl_declared import SHOWN, rows, shows
 from starlingmq.cli.ctl_status import gone_line, node_rows
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.tables import WideOption, columns_of, table
+from starlingmq.cli.tables import WideOption, table
 from starlingmq.log import printable
 
 GROUPS_MAX: Final = 10_000

@@ -12,9 +12,10 @@ from typing import Annotated, Final
 import typer
 
 from starlingmq.admin.printable import NODE_COLUMNS
+from starlingmq.admin.table_columns import columns_of
 from starlingmq.cli.ctl_ask import AskedBroker, Lines, Result, asks, warn_of
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.tables import WideOption, columns_of, duration, table
+from starlingmq.cli.tables import WideOption, duration, table
 from starlingmq.cli.version import version_line
 
 NOT_READY: Final = 1  # exit code

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
+from starlingmq.admin.table_columns import columns_of
 from starlingmq.cli.ctl_ask import AskedBroker, Lines, Result, asks
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount
-from starlingmq.cli.tables import columns_of
 from starlingmq.config.section_types import format_duration
 
 COLUMNS: Final = columns_of("name, topics, first/number, next/number, messages/number, bytes: size/bytes, full")

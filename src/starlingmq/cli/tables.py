@@ -12,12 +12,13 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Final
 
 import typer
 from rich.cells import cell_len, set_cell_size
 
 from starlingmq.admin.printable import plain
+from starlingmq.admin.table_columns import Column, Columns, Kind
 from starlingmq.cli.progress import amount
 
 GAP: Final = "  "
@@ -25,39 +26,6 @@ NARROWEST: Final = 8  # cells of a shortened column
 UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 WideOption = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns.")]
-
-Kind = Literal["text", "number", "bytes", "age", "left", "seconds"]
-
-
-class Column(NamedTuple):
-    """``title`` is a heading. ``age`` and ``left`` are of ISO times in the past and the future; ``wide`` columns are
-    shown with ``--wide`` only."""
-
-    title: str
-    kind: Kind = "text"
-    wide: bool = False
-
-
-Columns = Mapping[str, Column]
-"""The columns of a table by the fields of an entry."""
-
-
-def columns_of(words: str, entry: type[Any] | None = None) -> Columns:
-    """Columns as a declaration tells them: fields of the entry with commas between them, each as
-    ``field: title/kind*``. The title is that of the field, and the kind that of its type, where they are not told;
-    ``*``: wide."""
-    hints = {} if entry is None else get_type_hints(entry)
-    found = {}
-    for one in words.split(","):
-        text, wide, _ = one.strip().partition("*")
-        name, _, title = text.partition(":")
-        if not title:
-            name, _, kind = name.partition("/")
-            title = f"{name.replace('_', ' ')}/{kind}"
-        title, _, kind = title.strip().partition("/")
-        told = kind or ("number" if hints.get(name) in (int, float, float | None) else "text")
-        found[name] = Column(title, told, bool(wide))  # type: ignore[arg-type]
-    return found
 
 
 def table(columns: Columns, entries: Iterable[Mapping[str, Any]], wide: bool | None = None) -> str:

@@ -19,9 +19,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from starlingmq.admin.table_columns import Column
 from starlingmq.cli.ctl_ask import AskedBroker, NodeOption, asks, warn_of
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.tables import Column, cell, table
+from starlingmq.cli.tables import cell, table
 
 Result = dict[str, Any]
 Ask = Callable[..., Result]

@@ -1,10 +1,11 @@
 // The page: which view is shown, how often it is asked for, and logging in. No library, and nothing from elsewhere.
 
 import {$, LoginNeeded, api, el, forgetWhatLacks, heading, maybe, replace} from "./base.js";
+import {declaredViews} from "./declared.js";
 import {choose, language, t} from "./language.js";
 import {finish, isLoggedIn, logOut, offer} from "./login.js";
 import {Log} from "./log.js";
-import {criticalAlarms, makeTabs, showAlarms, showTab} from "./tabs.js";
+import {addTab, criticalAlarms, makeTabs, showAlarms, showTab} from "./tabs.js";
 import {Tail} from "./tail.js";
 import {Trace} from "./trace.js";
 import {VIEWS} from "./views.js";
@@ -24,6 +25,17 @@ for (const one of document.querySelectorAll("[data-words]")) one.textContent = t
 $("language").setAttribute("aria-label", t("language"));
 $("language").append(...Object.entries(LANGUAGES).map(([code, name]) => el("option", {value: code, lang: code, selected: code === language ? "" : false}, name)));
 $("language").addEventListener("change", () => choose($("language").value));
+
+let views = {...VIEWS};
+let declared = null; // those that the broker declares, once it has told
+
+async function takeDeclared() {
+  declared ??= declaredViews({...VIEWS, ...LIVE}).then((found) => {
+    for (const [name, one] of Object.entries(found)) addTab(name, one);
+    views = {...VIEWS, ...found};
+  }).catch(() => { declared = null; });
+  await declared;
+}
 
 let turn = 0;
 let live = null; // the view that goes on by itself, while it is shown
@@ -91,7 +103,6 @@ function absent(parameters, error) {
 async function refresh() {
   const mine = ++turn; // a later one makes earlier answers worthless
   const [asked, query] = location.hash.slice(1).split("?");
-  const name = asked in VIEWS || asked in LIVE ? asked : "overview";
   const parameters = Object.fromEntries(new URLSearchParams(query));
   if (live && liveAt !== location.hash) {
     live.leave();
@@ -99,7 +110,9 @@ async function refresh() {
   }
   try {
     const seen = await api("/overview");
+    await takeDeclared();
     if (mine !== turn) return;
+    const name = asked in views || asked in LIVE ? asked : "overview";
     let parts = null;
     if (name in LIVE) {
       if (!live) {
@@ -108,7 +121,7 @@ async function refresh() {
         parts = live.show();
       }
     } else {
-      parts = await VIEWS[name].show(seen, parameters).catch((error) => absent(parameters, error));
+      parts = await views[name].show(seen, parameters).catch((error) => absent(parameters, error));
       if (mine !== turn) return;
     }
     $("node").textContent = `${seen.node} ${seen.version}`;

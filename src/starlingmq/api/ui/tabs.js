@@ -38,6 +38,12 @@ export function makeTabs(titles) {
   $("tabs").hidden = true; // until a view is shown
 }
 
+// A view that the broker has declared.
+export function addTab(name, {title, group}) {
+  GROUPS[group].push(name);
+  $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, title));
+}
+
 // The view of this name is shown; ``clustered``: this broker is a node of a cluster.
 export function showTab(name, clustered) {
   const group = groupOf(name);
