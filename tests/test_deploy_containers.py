@@ -153,7 +153,8 @@ def test_the_certificates_fit_what_uses_them() -> None:
         volumes = documents()["StatefulSet", name]["spec"]["template"]["spec"]["volumes"]
         assert certificate["secretName"] in [volume.get("secret", {}).get("secretName") for volume in volumes]
     assert {"server auth", "client auth"} <= set(certificate["usages"])
-    names = {f"*.{service}.starlingmq.svc{domain}" for service in ("nodes", "etcd") for domain in ("", ".cluster.local")}
+    domains = ("", ".cluster.local")
+    names = {f"*.{service}.starlingmq.svc{domain}" for service in ("nodes", "etcd") for domain in domains}
     assert names <= set(certificate["dnsNames"]), "etcd looks up whole names"
     # gRPC refuses a wildcard for a name of two parts, such as *.etcd.
     assert [name for name in certificate["dnsNames"] if name.startswith("*") and name.count(".") < 2] == []

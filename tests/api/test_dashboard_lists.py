@@ -93,7 +93,8 @@ async def test_a_list_without_a_view_of_its_own_has_that_of_its_declaration(
     await join(broker, "one")
     async with chromium.page() as page:
         await page.go(broker.address("http") + "/#listeners")
-        cells = "[...document.querySelectorAll('#view tr')].map((row) => [...row.children].map((one) => one.textContent))"
+        rows = "[...document.querySelectorAll('#view tr')]"
+        cells = f"{rows}.map((row) => [...row.children].map((one) => one.textContent))"
         await page.until(f"{cells}.length === 2")
         head, row = await page.run(cells)
         assert (head, row) == (["address", "connections", "refused"], [broker.address("mqtt"), "1", ""])
