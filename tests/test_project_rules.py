@@ -23,6 +23,7 @@ RANKS: Final = (
     ("core",),
     ("cluster",),
     ("storage", "net", "auth", "hooks", "log", "client"),
+    ("jetstream",),
     ("bridges",),
     ("admin", "api", "otel", "migrate"),
     ("bulk",),
@@ -35,6 +36,7 @@ RANKS: Final = (
 PURE: Final = ("wire", "core", "cluster")
 PURE_IMPORTS: Final = {
     "__future__": "annotations",
+    "array": "",
     "_blake2": "BLAKE2b without OpenSSL, which hashlib loads",
     "base64": "text of keys and of accept values",
     "bisect": "",
@@ -65,7 +67,8 @@ PURE_ATTRIBUTES: Final = {"_blake2": {"blake2b"}, "zlib": {"crc32"}}
 # fmt: off
 PURE_BUILTINS: Final = frozenset([
     "Exception", "KeyError", "NotImplementedError", "RecursionError", "TypeError", "UnicodeDecodeError", "ValueError",
-    "AssertionError", "IndexError", "LookupError", "OverflowError", "UnicodeEncodeError", "False", "None", "True",
+    "OSError", "AssertionError", "IndexError", "LookupError", "OverflowError", "UnicodeEncodeError", "False", "None",
+    "True",
     "abs", "all", "any", "bool", "bytearray", "bytes", "callable", "chr", "dict", "divmod", "enumerate", "filter",
     "float", "frozenset", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "memoryview", "min",
     "next", "object", "ord", "pow", "property", "range", "repr", "reversed", "round", "set", "slice", "sorted",

@@ -35,8 +35,8 @@ IN_CYCLES: Final = {
 }
 LAYERS: Final = {
     "core": """
-        structures turn topics limits messages session groups observe context router delivery retained publish subscribe
-        connect peers nats conditions reports intake broker
+        structures turn topics limits messages session groups observe context router streams delivery retained publish
+        subscribe connect peers nats jetstream conditions reports intake broker
         """,
     "cluster": """
         etcd links copies membership routes view qos2 groups takeover wills shares retained peers balance cluster_state

@@ -379,6 +379,11 @@ class Context(BaseContext):
             if client is not None and client.protocol_handler is None and client.frames and client.stored_from < 0:
                 client.stored_from = 0
 
+    def hold(self, client: Client) -> None:
+        """Later frames for this client are sent when the writes of this turn are stored."""
+        if client.stored_from < 0 and self.recording:
+            client.stored_from = len(client.frames)
+
     def send_stored(self, client: Client, frame: bytes) -> None:
         """Add a frame to the lane that is sent only after the writes of this turn are stored."""
         if client.max_packet != 0 and len(frame) > client.max_packet:

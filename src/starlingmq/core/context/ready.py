@@ -161,13 +161,14 @@ class HookAnswer:
 
 class SystemRequest:
     """A request of a NATS client to the broker (core.nats.system_requests). ``kind`` is one of the names there, or
-    USER; ``server`` is the id of the requested server, "" for all."""
+    USER; ``server`` is the id of the requested server, "" for all. Or one to JetStream: ``server`` is its subject."""
 
     client: Client
     kind: str
     server: str
     reply: bytes  # a topic
     options: bytes
+    headers: bytes
     answered: bool
 
     def __init__(self, client: Client, kind: str, server: str, reply: bytes, options: bytes) -> None:
@@ -176,6 +177,7 @@ class SystemRequest:
         self.server = server
         self.reply = reply
         self.options = options
+        self.headers = b""
         self.answered = False
 
 

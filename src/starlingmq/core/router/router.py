@@ -44,6 +44,7 @@ class Route:
     version: int
     reserved: bool  # a topic to which only the broker publishes
     kept: bool  # a receiver wants QoS 1 or 2: sessions here, durable ones elsewhere, groups, streams
+    sequenced: Stream | None  # the one of ``streams`` that answers publishers
     given_up: bool  # the search was too expensive: it has no receivers, and its messages are counted as dropped
 
     def __init__(
@@ -61,6 +62,10 @@ class Route:
         self.reserved = reserved
         self.given_up = False
         self.kept = len(groups) != 0 or len(streams) != 0
+        self.sequenced = None
+        for stream in streams:
+            if stream.sequenced:
+                self.sequenced = stream
         for subscription in subscriptions:
             if subscription.qos != 0 and (subscription.session.node == 0 or subscription.durable):
                 self.kept = True
@@ -97,6 +102,8 @@ class Router:
     alone: bool  # there are no other nodes: this one selects the members of all groups
     strategies: dict[bytes, int]  # of groups by name
     strategy: int  # of all others
+    awaited: dict[bytes, None]  # topics whose subscribers are counted for push consumers
+    awaited_changes: int  # counts changes of filters that are one of these; ``version`` counts those with wildcards
     watcher: FilterWatcher | None  # is told which filters have got or lost subscribers
     _groups: dict[bytes, Group]  # by "name/filter"
     _seed: int
@@ -121,6 +128,8 @@ class Router:
         self.strategies = {}
         self.strategy = RANDOM
         self.watcher = None
+        self.awaited = {}
+        self.awaited_changes = 0
         self._groups = {}
         self._seed = seed
         self.configure(max_length, max_levels)
@@ -389,3 +398,5 @@ class Router:
             self.version += 1
         else:
             self._let_go(filter)
+            if len(self.awaited) != 0 and filter in self.awaited:
+                self.awaited_changes += 1

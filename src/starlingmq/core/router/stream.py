@@ -26,6 +26,8 @@ class Stream(Session):
     full: bool  # it has reached its limit, and refuses messages
     pending: list[bytes]  # records that its log does not have yet, in order
 
+    sequenced: bool  # it has one sequence, and answers its publishers (core.streams.sequenced_stream)
+
     def __init__(self, name: str, number: int, filters: list[bytes]) -> None:
         super().__init__(STREAM_PREFIX + name, number)
         self.expiry = NEVER
@@ -34,6 +36,16 @@ class Stream(Session):
         self.next = 0
         self.full = False
         self.pending = []
+        self.sequenced = False
+
+    def take(self, ctx: Context, message: Message) -> int:
+        """Add a message. Returns 1 if it is kept."""
+        if message.qos == 0 and (self.full or ctx.refusing):
+            ctx.drop("stream_full" if self.full else "storage_failing", self.client_id, 1, message.topic)
+            self.dropped += 1
+            return 0
+        ctx.note(STREAM_PUT, self, Outgoing(message, message.qos, message.retain, b"", None))
+        return 1
 
 
 def keep(ctx: Context, message: Message, streams: list[Stream]) -> int:
@@ -41,10 +53,5 @@ def keep(ctx: Context, message: Message, streams: list[Stream]) -> int:
     accept it: the message was accepted only after checking that they are not full."""
     kept = 0
     for stream in streams:
-        if message.qos == 0 and (stream.full or ctx.refusing):
-            ctx.drop("stream_full" if stream.full else "storage_failing", stream.client_id, 1, message.topic)
-            stream.dropped += 1
-            continue
-        kept += 1
-        ctx.note(STREAM_PUT, stream, Outgoing(message, message.qos, message.retain, b"", None))
+        kept += stream.take(ctx, message)
     return kept

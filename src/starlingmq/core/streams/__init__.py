@@ -1,0 +1,1 @@
+"""Streams and consumers of JetStream: settings, state, delivery."""
