@@ -135,6 +135,7 @@ MODULES: Final = {
     "storage/segment/segment_file.py": IN_EACH_STORED_TURN,
     "storage/segment/segment_index.py": IN_EACH_STORED_TURN,
     "storage/segment/segment_journal.py": IN_EACH_STORED_TURN,
+    "storage/streams/sequence_logs.py": "reads messages for consumers",
     "storage/streams/stream_logs.py": "runs in each turn with messages of streams",
     "storage/turn_operations.py": "runs for each stored message",
     "storage/records.py": "runs for each stored message",

@@ -20,6 +20,7 @@ from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
 from starlingmq.storage.segment.retention import Retention
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.segment.segment_sync import RecordsLost
+from starlingmq.storage.streams.sequence_logs import sequenced
 from starlingmq.storage.streams.stream_files import StreamDirectory, declare
 from starlingmq.storage.streams.stream_logs import StreamLogs
 
@@ -62,7 +63,10 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
         streams = StreamLogs()
         opened.append(streams.close)
         for definition in declare(stream_directory, config.streams.define, time.time()):
-            streams.add(stream_directory.open(definition))
+            opened_log = stream_directory.open(definition)
+            if definition.jetstream:
+                sequenced(opened_log, state.ctx)
+            streams.add(opened_log)
         retention = Retention(config.storage.retention_time, config.storage.retention_size)
         store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size, retention, streams)
         store.data_dir = data_dir

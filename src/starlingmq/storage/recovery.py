@@ -13,6 +13,7 @@ from starlingmq.core.messages.stored_messages import QOS_MASK, RETAIN, Reference
 from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.trail import Trail
+from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (
     FACT,
@@ -36,6 +37,7 @@ from starlingmq.storage.session_values import (
     restore_will,
 )
 from starlingmq.storage.store_image import SessionImage, StoreImage, StreamPut
+from starlingmq.storage.streams.sequence_logs import read_all
 from starlingmq.storage.streams.stream_logs import StreamLogs, decode_positions
 
 BATCH: Final = 1000
@@ -120,7 +122,11 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
     image, replayed = read(kv, journal, lambda puts: streams.replay(puts, ends))
     streams.recovered(ends, careful)
     for log in streams.by_number.values():
-        state.router.add_stream(log.stream)
+        if isinstance(log.stream, SequencedStream):  # JetStream's service lets it have messages
+            read_all(log, log.stream)
+            state.jetstream.restore(log.stream, image.facts)
+        else:
+            state.router.add_stream(log.stream)
     recovered = Recovered()
     recovered.replayed = replayed
     for number in sorted(image.sessions):

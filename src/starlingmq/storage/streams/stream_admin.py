@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from starlingmq.config.plain_names import NAME_BYTES_MAX, plain_name
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.streams_section import NAME_PATTERN, StreamConfig
 from starlingmq.config.tree_builder import build
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.segment.segment_journal import SegmentInfo
+from starlingmq.storage.streams.sequence_logs import sequenced
 from starlingmq.storage.streams.stream_consumers import Consumer
-from starlingmq.storage.streams.stream_definition import identity
+from starlingmq.storage.streams.stream_definition import Definition, identity
 from starlingmq.storage.streams.stream_files import StreamActionError, check_topics, definition_of
 from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
 from starlingmq.storage.streams.stream_views import (
@@ -122,6 +127,48 @@ class StreamAdmin:
         self.state.router.add_stream(log.stream)
         return log
 
+    def create_sequenced(
+        self, name: str, topics: list[bytes], settings: bytes, size: int, first: int
+    ) -> SequencedStream:
+        """A stream with one sequence, which begins with ``first``; ``settings``: JSON of JetStream. ``size``: the bytes
+        that it will have at most, 0: any number. The router does not know it yet. Raises StreamActionError, OSError."""
+        if not re.match(NAME_PATTERN, name):
+            raise StreamActionError(f"{name[:64]!r} is not a name of letters, digits, dots, dashes, underscores")
+        if self.logs.find(name) is not None:
+            raise StreamActionError(f"stream {name} exists already")
+        if len(self.logs.by_number) >= STREAMS_MAX:
+            raise StreamActionError(f"the limit of {STREAMS_MAX} streams is reached; delete some first")
+        definition = Definition(
+            name=name,
+            number=self.directory.number(),
+            topics=tuple(topic.decode() for topic in topics),
+            retention_size=size,
+            created=time.time(),
+            id=secrets.token_hex(8),
+            begin=first - 1,
+            jetstream=settings.decode(),
+        )
+        self.directory.write(definition)
+        log = self.directory.open(definition)
+        stream = sequenced(log, self.state.ctx)
+        log.show(stream.next)
+        self.logs.add(log)
+        self.logs.defined()
+        return stream
+
+    def change_sequenced(self, stream: SequencedStream, topics: list[bytes], settings: bytes, size: int) -> None:
+        """Store other settings. Raises OSError."""
+        log = self.logs.by_number[stream.number]
+        definition = msgspec.structs.replace(
+            log.definition,
+            topics=tuple(topic.decode() for topic in topics),
+            retention_size=size,
+            jetstream=settings.decode(),
+        )
+        self.directory.write(definition)
+        log.define(definition)
+        self.logs.defined()
+
     def declare(self, wanted: Sequence[StreamConfig]) -> None:
         """Create and change streams so that all of ``wanted`` exist as defined, as a start does. Other streams stay.
         Raises StreamActionError, and then nothing has changed, or OSError."""
@@ -160,6 +207,8 @@ class StreamAdmin:
         if before is None:
             before = log.stream.next
         first = log.journal.first
+        if isinstance(log.stream, SequencedStream):
+            log.stream.purge(b"", 0, before + 1)
         await self.store.hold()  # neither a backup nor retention may work on files that are deleted here
         try:
             log.journal.roll()
@@ -172,10 +221,13 @@ class StreamAdmin:
 
     async def delete(self, name: str) -> StreamDeleted:
         log = self.find(name)
+        if isinstance(log.stream, SequencedStream) and not log.stream.removed:
+            self.state.jetstream.remove(log.stream)
         await self.store.hold()
         try:
             if not log.stream.ended:
-                self.state.router.remove_stream(log.stream)
+                if not log.stream.sequenced:
+                    self.state.router.remove_stream(log.stream)
                 self.logs.remove(log)
                 log.close()
                 await asyncio.to_thread(self.directory.delete, log.stream.name, log.stream.next)

@@ -11,7 +11,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """The definition of a stream. ``retention_time`` in seconds and ``retention_size`` in bytes of files, 0: no bound.
     ``created`` in Unix seconds. ``id`` is random: a stream of the same name that is created again has another one, and
     so has one that was restored. ``begin``: its first offset. ``earlier``: ids that it had before a restore, each with
-    the offset at which its rows end; up to there they are this stream's rows too."""
+    the offset at which its rows end; up to there they are this stream's rows too. ``jetstream``: the settings of a
+    stream with one sequence, as JSON; "" for all others."""
 
     name: str
     number: int
@@ -23,6 +24,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     begin: int = 0
     earlier: dict[str, int] = {}
+    jetstream: str = ""
 
 
 def identity(definition: Definition) -> str:

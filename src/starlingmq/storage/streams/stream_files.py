@@ -176,6 +176,8 @@ def check_topics(config: StreamConfig) -> None:
 def definition_of(config: StreamConfig, directory: StreamDirectory, there: Definition | None, now: float) -> Definition:
     """The new definition of a stream; ``there`` is the present one. Raises StreamActionError, OSError."""
     check_topics(config)
+    if there is not None and there.jetstream:
+        raise StreamActionError(f"stream {config.name} is one of JetStream; give this one another name")
     if there is None:
         there = Definition(
             name=config.name,

@@ -15,6 +15,7 @@ import msgspec
 
 from starlingmq.core.context.context import Context
 from starlingmq.core.router.stream import Stream
+from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.storage.copies.stream_copies import StreamCopies
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.records import encode_message
@@ -68,7 +69,9 @@ class StreamLog:
     """A stream and its log. ``consumers``: its consumers, their positions and their pins."""
 
     def __init__(self, definition: Definition, journal: StreamJournal, position: Position | None = None) -> None:
-        self.stream = Stream(definition.name, definition.number, [topic.encode() for topic in definition.topics])
+        self.stream: Stream = Stream(
+            definition.name, definition.number, [topic.encode() for topic in definition.topics]
+        )
         self.stream.next = journal.next
         self.journal = journal
         self.position = position or NoPosition()
@@ -113,6 +116,8 @@ class StreamLog:
 
     def cutoff(self, now: float) -> int:
         """The offset below which retention keeps nothing."""
+        if isinstance(self.stream, SequencedStream):
+            return self.stream.index.first - 1
         files = self.journal.segments()
         by_age = Retention(self.retention.seconds, 0).cutoff(files, now)
         by_size = 0 if self.refuses else Retention(0.0, self.retention.size).cutoff(files, now)
