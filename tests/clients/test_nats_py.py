@@ -15,7 +15,7 @@ from aiomqtt import ProtocolVersion
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import MaxPayloadError, NoRespondersError
-from nats.js.errors import ServiceUnavailableError
+from nats.js.api import StorageType
 from tests.patience import within
 
 import nats
@@ -45,16 +45,15 @@ async def payloads(subscription: Any, number: int) -> list[bytes]:
     return [(await subscription.next_msg(timeout=PATIENCE)).data for _ in range(number)]
 
 
-async def test_jetstream_is_not_supported_and_says_so(broker: ServedBroker) -> None:
+async def test_a_stream_is_published_to_and_read(broker: ServedBroker) -> None:
     async with connected(broker.address("nats")) as client:
-        stream = client.jetstream()
-        for asked in (stream.account_info(), stream.add_stream(name="orders", subjects=["orders.>"])):
-            with pytest.raises(ServiceUnavailableError) as refused:
-                await asked
-            assert refused.value.err_code == 10076 and "does not support it" in str(refused.value.description)
-        bound = await stream.pull_subscribe_bind("worker", "orders")
-        with pytest.raises(ServiceUnavailableError):
-            await bound.fetch(1, timeout=PATIENCE)
+        stream = client.jetstream(timeout=PATIENCE)
+        await stream.add_stream(name="orders", subjects=["orders.>"], storage=StorageType.MEMORY)
+        assert (await stream.publish("orders.new", b"one")).seq == 1
+        reader = await stream.pull_subscribe("orders.>", durable="worker")
+        (message,) = await reader.fetch(1, timeout=PATIENCE)
+        assert (message.subject, message.data, message.metadata.sequence.stream) == ("orders.new", b"one", 1)
+        await message.ack_sync(timeout=PATIENCE)
 
 
 async def test_messages_in_order_to_every_subscription_that_matches(broker: ServedBroker) -> None:

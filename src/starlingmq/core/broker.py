@@ -27,6 +27,7 @@ from starlingmq.core.context.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.delivery.group_engine import GroupEngine
 from starlingmq.core.intake.packet_intake import PacketIntake
+from starlingmq.core.jetstream.hub import JetStream
 from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.commands import LISTENERS, Nats
 from starlingmq.core.observe.audit import Audit
@@ -75,6 +76,7 @@ class BrokerState:
     audit: Audit
     events: EventTopics
     nats: Nats
+    jetstream: JetStream
     caches: Caches
     _spare: Ready
     _rested: bool  # the last turn resumed no clients
@@ -136,6 +138,8 @@ class BrokerState:
             secret,
             version,
         )
+        self.jetstream = JetStream(self.ctx, self.router, self.delivery, self.nats.spellings)
+        self.nats.publishing.jetstream = self.nats.jetstream = self.jetstream
         self.caches = Caches(self.router, self.nats.spellings)
 
     def configure(
@@ -414,6 +418,8 @@ class BrokerState:
             for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
                 self.deadlines.look_at_session(cast(Session, item))
         self.groups.turn()
+        if self.jetstream.enabled:
+            self.jetstream.turn()
         if self.publishing.retained.wheel.has_due(now):
             self.publishing.retained.expire(LOOKS_PER_TURN)
         self.publishing.producers.tick()
@@ -440,7 +446,7 @@ class BrokerState:
         ctx = self.ctx
         if ctx.resumable or ctx.resumable_last or ctx.jobs or ctx.unsendable:
             return True
-        return self.groups.pending()
+        return self.groups.pending() or self.jetstream.pending()
 
     def idle(self) -> bool:
         """Whether a turn would do nothing now: nothing was sent, stored, reported or put off since the last one.
@@ -457,6 +463,7 @@ class BrokerState:
         soonest = sooner(soonest, self.sys.due_at)
         soonest = sooner(soonest, self.events.due_at)
         soonest = sooner(soonest, self.nats.leaving.due_at)
+        soonest = sooner(soonest, self.jetstream.due_at)
         return sooner(soonest, self.groups.wake_at())
 
     def take_ready(self) -> Ready:

@@ -184,7 +184,7 @@ class Group(Subscriber):
             return False
         return not self.standing or any(room.left * 2 < room.given for room in self.rooms.values())
 
-    # Selection
+    # TopicSelection
 
     def reaches(self, room: Room) -> bool:
         """Whether messages for the members of that node arrive there now."""

@@ -15,6 +15,7 @@ from starlingmq.core.context.context import HEAVY, Context
 from starlingmq.core.context.ready import AUTHENTICATE, HookAnswer, HookQuestion
 from starlingmq.core.context.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.nats.jetstream_port import JetStreamPort
 from starlingmq.core.nats.lame_duck import LameDuck
 from starlingmq.core.nats.nats_client import NatsClient, NatsPort, NatsSubscription
 from starlingmq.core.nats.nats_connecting import NatsConnecting
@@ -72,6 +73,7 @@ class Nats(NatsPort):
     subscribing: NatsSubscribing
     leaving: LameDuck
     clients: dict[int, Client]  # by the number of the connection, the oldest first
+    jetstream: JetStreamPort  # set after construction
     waiting: list[Client]  # they published while the routes of a new node are incomplete
     _connections: int
     _sending_info: SendInfoJob | None  # the present job
@@ -106,6 +108,7 @@ class Nats(NatsPort):
         self.clients = {}
         self.leaving = LameDuck(ctx, ending, self.clients, self.send_info_to_all)
         self.waiting = []
+        self.jetstream = JetStreamPort()
         self._connections = 0
         self._sending_info = None
         self.config = config
@@ -295,5 +298,7 @@ class Nats(NatsPort):
             self.ctx.send(client, error_frame(WORDS[reason]))
 
     def shut(self, nats: NatsClient) -> None:
-        self.clients.pop(nats.number, None)
+        client = self.clients.pop(nats.number, None)
+        if client is not None and self.jetstream.enabled:
+            self.jetstream.gone(client)
         self.subscribing.shut(nats)

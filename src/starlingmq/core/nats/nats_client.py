@@ -134,6 +134,8 @@ class NatsClient(ProtocolHandler):
     requests: int  # open requests to the broker itself (core.nats.system_requests)
     replies: Replies | None  # topics to which it may reply; None: no rule allows replies
     run: int  # number of the last run in which it had a part (core.nats.publish_runs)
+    pulls: dict[object, None] | None  # consumers of JetStream of which it has asked for messages
+    inbox: NatsSubscription | None  # the one by which it has got the last reply of JetStream
 
     def __init__(self, owner: NatsPort, number: int, tls: bool) -> None:
         self.owner = owner
@@ -160,6 +162,8 @@ class NatsClient(ProtocolHandler):
         self.requests = 0
         self.replies = None
         self.run = 0
+        self.pulls = None
+        self.inbox = None
 
     # ProtocolHandler
 

@@ -9,6 +9,7 @@ from starlingmq.core.context.ready import BROKER_ONLY, BY_HOOK, HookAnswer, Hook
 from starlingmq.core.context.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.messages.message import Message
+from starlingmq.core.nats.jetstream_port import JetStreamPort
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import NatsErrors
 from starlingmq.core.nats.no_responders import has_no_receivers, send_no_responders
@@ -28,13 +29,19 @@ from starlingmq.core.publish.publish_admission import (
 from starlingmq.core.publish.publishing import Publishing
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import ASKING
-from starlingmq.core.session.session import Client, Session
-from starlingmq.wire.nats import HPUB, NatsError, NatsReader
+from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
+from starlingmq.wire.nats import HPUB, PUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import OK_FRAME
 from starlingmq.wire.nats_headers import properties_of
 from starlingmq.wire.nats_subjects import subject_of, topic_of, without_consumer_filter
 from starlingmq.wire.properties import PROPERTIES_MAX
 from starlingmq.wire.reasons import MqttError
+
+JETSTREAM_TOPICS: Final = b"$JS/"
+API: Final = b"$JS.API."
+ACK: Final = b"$JS.ACK."
+ACKNOWLEDGEMENTS: Final = (ACK, b"$JS.FC.")
+REPLY_PROPERTY: Final = 3  # bytes of the Response Topic beside the topic: the first one of a message's properties
 
 WHY: Final[dict[int, str]] = {
     NOT_STORED: "Not Stored",
@@ -52,6 +59,7 @@ class NatsPublishing:
     errors: NatsErrors
     spellings: SubjectCache
     system: SystemRequests
+    jetstream: JetStreamPort  # set after construction
 
     def __init__(
         self,
@@ -70,6 +78,7 @@ class NatsPublishing:
         self.errors = errors
         self.spellings = spellings
         self.system = system
+        self.jetstream = JetStreamPort()
 
     def publish(self, client: Client, nats: NatsClient, reader: NatsReader, kind: int) -> None:
         """Publish what ``reader`` has just read. Raises NatsError."""
@@ -79,6 +88,8 @@ class NatsPublishing:
         ctx.counters.publish_received += 1
         client.published += 1
         ctx.work -= 1
+        if self.jetstream.enabled and kind == PUB and self._is_acknowledgement(client, nats, reader):
+            return
         topic = self.spellings.topic_of(reader.subject) or topic_of(without_consumer_filter(reader.subject))
         properties = b""
         reply = b""
@@ -110,6 +121,12 @@ class NatsPublishing:
         ):
             self.errors.may_not_publish(client, reader.subject, "not_authorized")
             return
+        if (
+            topic.startswith(JETSTREAM_TOPICS)
+            and self.jetstream.enabled
+            and self._is_for_jetstream(client, nats, topic, reader, reply)
+        ):
+            return
         if ctx.ask_publish:
             nats.reply = reply
             question = HookQuestion(ASK_PUBLISH, client)
@@ -118,6 +135,43 @@ class NatsPublishing:
             ctx.halt(client, ASKING)
             return
         self._route(client, nats, session, message, reply)
+
+    def _is_acknowledgement(self, client: Client, nats: NatsClient, reader: NatsReader) -> bool:
+        """Whether it is one for a consumer here: they are many, and each has a subject of its own, which is not
+        translated."""
+        if client.rights is not None or self.ctx.ask_publish or not reader.subject.startswith(ACK):
+            return False
+        reply = topic_of(reader.reply) if reader.reply else b""
+        if not self.jetstream.acknowledge(client, nats, reader.subject, reader.payload, reply):
+            return False
+        nats.ok(client)
+        return True
+
+    def _is_for_jetstream(
+        self, client: Client, nats: NatsClient, topic: bytes, reader: NatsReader, reply: bytes
+    ) -> bool:
+        """Whether JetStream here takes an acknowledgement or a request. Requests that a bridge passes on are not for
+        it."""
+        subject = reader.subject
+        taken = False
+        if subject.startswith(ACKNOWLEDGEMENTS):
+            taken = self.jetstream.acknowledge(client, nats, subject, reader.payload, reply)
+        elif subject.startswith(API) and not self._is_passed_on(topic):
+            taken = self.jetstream.request(client, nats, subject, reader.headers, reader.payload, reply)
+        if taken:
+            nats.ok(client)
+        return taken
+
+    def _is_passed_on(self, topic: bytes) -> bool:
+        try:
+            route = self.router.resolve(topic)
+        except MqttError:
+            return False
+        for subscription in route.subscriptions:
+            client = subscription.session.client
+            if client is not None and client.listener == BRIDGE_LISTENER:
+                return True
+        return False
 
     def answered(
         self, client: Client, nats: NatsClient, session: Session, question: HookQuestion, answer: HookAnswer
@@ -145,6 +199,8 @@ class NatsPublishing:
         if verdict != ADMITTED and verdict != POSTPONED:  # ``Nats.handle`` has waited if it was POSTPONED
             if not route.reserved or not self.system.take(client, nats, message, reply):
                 self._turn_down(client, message, verdict)
+                if reply and route.sequenced is not None:
+                    self.jetstream.turned_down(client, nats, route.sequenced, reply, WHY.get(verdict, ""))
             return
         if route.kept:  # a receiver wants QoS 1: the message is stored for receivers that are stored
             message.qos = 1
@@ -158,10 +214,20 @@ class NatsPublishing:
         if asks and has_no_receivers(route, None if nats.echo else session):
             self._say_that_nothing_answers(client, nats, message.topic, reply)
             return
+        sequenced = route.sequenced
+        if sequenced is not None and reply and len(route.subscriptions) + len(route.groups) == 0:
+            message.properties = message.properties[
+                REPLY_PROPERTY + len(reply) :
+            ]  # for the stream alone, which answers
+            message.octets -= REPLY_PROPERTY + len(reply)
         if message.retain:  # set by a hook
             found = self.publishing.route(message, session)
         else:
             found = self.delivery.fan_out(message, route, session)
+        if sequenced is not None:
+            if reply:
+                self.jetstream.published(client, nats, sequenced, reply)
+            return
         if asks and found == len(route.streams):  # a stream does not answer
             self._say_that_nothing_answers(client, nats, message.topic, reply)
 

@@ -29,6 +29,7 @@ from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.nats import NatsReader
 from starlingmq.wire.reasons import MqttError
 
+FOR_JETSTREAM: Final = b"$JS."  # acknowledgements, most of them: each has its own subject
 UNFIT: Final = -1  # in place of the bytes that a run may have: there are receivers that need a closer look
 
 
@@ -50,6 +51,8 @@ class PublishRuns:
         ctx = self.ctx
         session = client.session
         if nats.verbose or ctx.ask_publish or ctx.audit is not None or session is None:
+            return False
+        if reader.subject.startswith(FOR_JETSTREAM):
             return False
         topic = self.spellings.topic_of(reader.subject)
         if not topic or (client.rights is not None and not client.rights.may_publish(topic, 0, False)):

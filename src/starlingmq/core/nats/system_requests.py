@@ -12,8 +12,9 @@ Invariant:
   answer of the broker must not go where the requester could not publish.
 - At most ``CLIENT_MAX`` requests of a client, and ``NODE_MAX`` of all clients of a node, are open at once.
 
-Requests to JetStream's API (``$JS.API.>``) that have no receivers get the error that JetStream is not enabled. Those
-that ask for a message get the status 503 like any other request: their answers are messages, not JSON.
+Requests to JetStream's API (``$JS.API.>``) that have no receivers get the error that JetStream is not enabled, where it
+is not (``core.nats.jetstream_port``). Those that ask for a message get the status 503 like any other request: their
+answers are messages, not JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ACCOUNT_KINDS: Final = frozenset((b"CONNZ", b"SUBSZ", b"STATZ"))
 JETSTREAM: Final = b"$JS/API/"
 NO_JETSTREAM: Final = (
     b'{"type":"io.nats.jetstream.api.v1.%b_response","error":{"code":503,"err_code":10076,'
-    b'"description":"JetStream not enabled: StarlingMQ does not support it"}}'
+    b'"description":"JetStream not enabled: members of a cluster do not have it yet"}}'
 )
 FOR_MESSAGES: Final = (b"$JS/API/CONSUMER/MSG/NEXT/", b"$JS/API/DIRECT/GET")
 KIND_MAX: Final = 32  # bytes of a kind of request: longer ones do not exist

@@ -1,0 +1,610 @@
+"""JetStream at a broker: its streams and consumers, what NATS clients ask of them, and what they are sent.
+
+::
+
+    PUB to a subject of a stream --SequencedStream.take, in fan_out--> published: PubAck, when it is stored
+    $JS.API.>                    --request--> Ready.requests --> jetstream.jetstream_service --> answer, or pull
+    $JS.ACK.>                    --acknowledge--> Consumer
+    turn: new messages --> consumers that want them --> Deliver, StatusMessage, Advisory --> connections, or subscribers
+
+Invariants:
+
+- A consumer is sent only what is stored, so a crash takes nothing back that a client has seen.
+- The state of a consumer is stored within ``STORE_SECONDS``; an acknowledgement that asks for an answer gets it when it
+  is stored. After a crash a message may be sent again whose acknowledgement had not asked.
+- Work is bounded in each turn: consumers with more to do come again in the next one, in order.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Final, cast
+
+from msgspec import json
+from mypy_extensions import mypyc_attr
+
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import SystemRequest
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.jetstream.bound_consumer import BoundConsumer
+from starlingmq.core.jetstream.nats_replies import NatsReplies
+from starlingmq.core.jetstream.stream_source import StreamSource
+from starlingmq.core.messages.message import Message
+from starlingmq.core.nats.jetstream_port import JetStreamPort
+from starlingmq.core.nats.nats_client import NatsClient
+from starlingmq.core.nats.no_responders import send_no_responders
+from starlingmq.core.nats.subject_cache import SubjectCache
+from starlingmq.core.router.router import Router
+from starlingmq.core.router.stream import Stream
+from starlingmq.core.session.connection import CLOSED
+from starlingmq.core.session.session import Client
+from starlingmq.core.streams.acknowledgements import NEXT, ack_subject, kind_of
+from starlingmq.core.streams.consumer import JetStreamConsumer
+from starlingmq.core.streams.consumer_policy import ConsumerPolicy
+from starlingmq.core.streams.effects import DELETED, Advisory, Deliver, StatusMessage
+from starlingmq.core.streams.policies import INTEREST, LIMITS, StreamPolicy
+from starlingmq.core.streams.sequenced_stream import (
+    DUPLICATE,
+    REFUSED,
+    SequencedStream,
+    StreamRefusal,
+    drop_fact,
+    put_fact,
+)
+from starlingmq.core.turn.timers import sooner
+from starlingmq.wire.reasons import MqttError
+
+REQUEST: Final = "JETSTREAM"  # the kind of a SystemRequest
+FLOW: Final = b"$JS.FC."
+CONSUMER_FACT: Final = b"js/c/"  # number of the stream, and name: settings and state
+STORE_SECONDS: Final = 0.2
+AGAIN_SECONDS: Final = 1.0  # between two attempts to read messages from a log that fails
+STALE_MIN: Final = 64  # entries of a heap that are tolerated without a use
+FILL_BUDGET: Final = 256  # messages that a consumer delivers before others have their turn
+TURN_BUDGET: Final = 4096
+REQUEST_WORK: Final = 32  # for a request to the API, as messages
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Adviser:
+    """The maker of the JSON of advisories."""
+
+    def advise(self, reader: BoundConsumer, advisory: Advisory) -> None:
+        raise NotImplementedError
+
+    def deleted(self, reader: BoundConsumer) -> None:
+        """It has ended by itself."""
+        raise NotImplementedError
+
+
+class JetStream(JetStreamPort):
+    """``enabled``: a service answers requests, and the settings of all streams are known."""
+
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    replies: NatsReplies
+    streams: dict[str, SequencedStream]
+    _by_name: dict[bytes, BoundConsumer]  # by the names of stream and consumer, with a dot between them
+    due_at: float  # of the next turn; 0.0: none
+    stored_consumers: dict[bytes, bytes]  # facts that a store had, until the service makes consumers of them
+    adviser: Adviser | None
+    _noticed: list[SequencedStream]  # streams with news
+    _active: dict[BoundConsumer, None]  # consumers that may have something to do
+    _timers: list[tuple[float, int, BoundConsumer]]  # a heap
+    _unsaved: dict[BoundConsumer, None]
+    _awaited: dict[BoundConsumer, None]  # those whose acknowledgements are answered when they are stored in this turn
+    _save_at: float  # 0.0: all is stored
+    _again: dict[BoundConsumer, None]  # their messages could not be read ...
+    _again_at: float  # ... and are tried again at this time; 0.0: there are none
+    _ends: list[tuple[float, int, SequencedStream]]  # a heap: when messages of streams end
+    _pushed: dict[bytes, list[BoundConsumer]]  # push consumers by the topic that they deliver to
+    _version: int  # of the router, when their subscribers were looked for last
+    _count: int  # for the order in heaps
+
+    def __init__(self, ctx: Context, router: Router, delivery: Delivery, spellings: SubjectCache) -> None:
+        super().__init__()
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.replies = NatsReplies(ctx, router, spellings)
+        self.streams = {}
+        self._by_name = {}
+        self.due_at = 0.0
+        self.stored_consumers = {}
+        self.adviser = None
+        self._noticed = []
+        self._active = {}
+        self._timers = []
+        self._unsaved = {}
+        self._awaited = {}
+        self._save_at = 0.0
+        self._again = {}
+        self._again_at = 0.0
+        self._ends = []
+        self._pushed = {}
+        self._version = -1
+        self._count = 0
+
+    # Streams
+
+    def restore(self, stream: SequencedStream, facts: dict[bytes, bytes]) -> None:
+        """A stream of the store, at a start. Its facts are taken out of ``facts``."""
+        stream.restored(facts)
+        self._know(stream)
+        head = CONSUMER_FACT + b"%d/" % stream.number
+        for fact in [fact for fact in facts if fact.startswith(head)]:
+            self.stored_consumers[fact] = facts.pop(fact)
+
+    def add(self, stream: SequencedStream) -> None:
+        """A new stream: from now on it gets messages."""
+        self._know(stream)
+        self.router.add_stream(stream)
+
+    def _know(self, stream: SequencedStream) -> None:
+        self.streams[stream.name] = stream
+        stream.noticed = self._noticed
+        stream.seen = stream.index.last
+
+    def begin(self, stream: SequencedStream, policy: StreamPolicy) -> None:
+        """A restored stream gets messages from now on."""
+        stream.apply(policy, stream.config)
+        self.router.add_stream(stream)
+        self._look_at_end(stream)
+
+    def change(self, stream: SequencedStream, policy: StreamPolicy, config: bytes) -> None:
+        self.router.remove_stream(stream)
+        stream.apply(policy, config)
+        self.router.add_stream(stream)
+        for reader in stream.consumers.values():
+            cast(BoundConsumer, reader).consumer.reports_done = policy.retention != LIMITS
+        self._look_at_end(stream)
+        stream.notice()
+
+    def remove(self, stream: SequencedStream) -> None:
+        """The stream is deleted, and its consumers with it."""
+        stream.removed = True
+        for reader in list(stream.consumers.values()):
+            self.remove_consumer(cast(BoundConsumer, reader))
+        self.router.remove_stream(stream)
+        stream.forget()
+        del self.streams[stream.name]
+
+    # Consumers
+
+    def add_consumer(
+        self, stream: SequencedStream, name: str, policy: ConsumerPolicy, config: bytes, created: float, state: bytes
+    ) -> BoundConsumer:
+        """``state``: of a consumer that a store had; b"": it is new. Raises ValueError for a state that makes no
+        sense."""
+        source = StreamSource(stream, self.replies)
+        consumer = JetStreamConsumer(stream.name, name, policy, source)
+        consumer.reports_done = stream.policy.retention != LIMITS
+        if state:
+            consumer.restore(state, self.ctx.now)
+        else:
+            consumer.begin(self.ctx.now)
+        reader = BoundConsumer(stream, consumer, source, config, created, self._active)
+        reader.stored = state != b""
+        stream.consumers[name] = self._by_name[reader.full_name()] = reader
+        stream.watch(reader, policy.filters)
+        self._listen(reader)
+        self._changed(reader)
+        self._active[reader] = None
+        return reader
+
+    def change_consumer(self, reader: BoundConsumer, policy: ConsumerPolicy, config: bytes) -> None:
+        consumer, stream = reader.consumer, reader.stream
+        stream.unwatch(reader, consumer.policy.filters)
+        self._mute(reader)
+        reader.config = config
+        consumer.change(policy, self.ctx.now)
+        stream.watch(reader, policy.filters)
+        self._listen(reader)
+        self._changed(reader)
+        self._active[reader] = None
+
+    def remove_consumer(self, reader: BoundConsumer) -> None:
+        consumer, stream = reader.consumer, reader.stream
+        consumer.release(DELETED)
+        self._perform(reader)
+        reader.gone = True
+        del stream.consumers[consumer.name], self._by_name[reader.full_name()]
+        stream.unwatch(reader, consumer.policy.filters)
+        self._mute(reader)
+        self._active.pop(reader, None)
+        self._unsaved.pop(reader, None)
+        if reader.stored:
+            drop_fact(self.ctx, reader.fact())
+        if stream.policy.retention == INTEREST and not stream.removed:
+            stream.notice()
+            self._remove_unwanted(stream)
+
+    def _listen(self, reader: BoundConsumer) -> None:
+        to = reader.consumer.policy.deliver_to
+        if to:
+            self._pushed.setdefault(to, []).append(reader)
+            self.router.awaited[to] = None
+            self.router.awaited_changes += 1
+
+    def _mute(self, reader: BoundConsumer) -> None:
+        """Its policy is still that of ``_listen``."""
+        to = reader.consumer.policy.deliver_to
+        readers = self._pushed.get(to)
+        if readers is not None:
+            readers.remove(reader)
+            if not readers:
+                del self._pushed[to]
+                self.router.awaited.pop(to, None)
+
+    # Clients of NATS
+
+    def at(self, now: float) -> None:
+        """Set the time of the next actions of the service."""
+        self.ctx.now = now
+
+    def request(
+        self, client: Client, nats: NatsClient, subject: bytes, headers: bytes, payload: bytes, reply: bytes
+    ) -> bool:
+        self.ctx.work -= REQUEST_WORK
+        request = SystemRequest(client, REQUEST, subject.decode(errors="replace"), reply, payload)
+        request.headers = headers
+        self.ctx.ready.requests.append(request)
+        return True
+
+    def answer(self, client: Client, reply: bytes, payload: bytes) -> None:
+        """The answer of the service, which comes after the turn: it is sent with the next one's, once that is
+        stored."""
+        if client.state != CLOSED and reply:
+            self.replies.answer(client, cast(NatsClient, client.protocol_handler), reply, payload, True)
+
+    def send(self, client: Client, reply: bytes, headers: bytes, payload: bytes) -> None:
+        """An answer that is a message."""
+        if client.state != CLOSED and reply:
+            self.replies.send(client, cast(NatsClient, client.protocol_handler), reply, headers, payload)
+
+    def no_responders(self, client: Client, reply: bytes) -> None:
+        """Nothing listens to the subject of a request."""
+        if client.state != CLOSED and cast(NatsClient, client.protocol_handler).no_responders:
+            send_no_responders(self.ctx, self.router, client, reply)
+
+    def published(self, client: Client, nats: NatsClient, stream: Stream, reply: bytes) -> None:
+        sequenced = cast(SequencedStream, stream)
+        if sequenced.policy.no_ack:
+            return
+        if sequenced.outcome == REFUSED:
+            refusal = sequenced.refusal
+            assert refusal is not None
+            self.replies.answer(client, nats, reply, _refused(sequenced.name, refusal), False)
+            return
+        text = b'{"stream":%b,"seq":%d' % (json.encode(sequenced.name), sequenced.answer)
+        text += b',"duplicate":true}' if sequenced.outcome == DUPLICATE else b"}"
+        self.replies.answer(client, nats, reply, text, True)
+
+    def turned_down(self, client: Client, nats: NatsClient, stream: Stream, reply: bytes, why: str) -> None:
+        self.replies.answer(
+            client, nats, reply, _refused(stream.name, StreamRefusal(503, 10077, why or "not accepted")), False
+        )
+
+    def acknowledge(self, client: Client, nats: NatsClient, subject: bytes, payload: bytes, reply: bytes) -> bool:
+        if subject.startswith(FLOW):
+            return self._flow(subject)
+        found = ack_subject(subject)
+        if found is None:
+            return False
+        reader = self._by_name.get(found.name)
+        if reader is None:
+            return found.name.partition(b".")[0].decode(errors="replace") in self.streams
+        consumer = reader.consumer
+        rights = client.rights
+        if rights is not None and not rights.may_read(reader.stream.name.encode()) and kind_of(payload) == NEXT:
+            payload = b""  # it asks for a message, too
+        answered = consumer.acknowledge(
+            found.sequence, found.number, found.deliveries, payload, reply, client, self.ctx.now
+        )
+        self._active[reader] = None
+        if consumer.requests.count != 0:
+            if nats.pulls is None:
+                nats.pulls = {}
+            nats.pulls[reader] = None
+        if answered and reply:
+            if consumer.changed or reader in self._unsaved:
+                self._awaited[reader] = None
+            self.replies.answer(client, nats, reply, b"", True)
+        return True
+
+    def _flow(self, subject: bytes) -> bool:
+        """The answer to a flow control request: $JS.FC.STREAM.CONSUMER.token."""
+        parts = subject.split(b".")
+        reader = self._by_name.get(b".".join(parts[2:4]))
+        if reader is not None:
+            reader.consumer.flow(subject)
+            self._active[reader] = None
+        return reader is not None
+
+    def pull(self, reader: BoundConsumer, reply: bytes, payload: bytes, client: Client) -> None:
+        """The payload is that of the request. It is served in the turn that follows."""
+        if client.state == CLOSED:
+            return
+        reader.source.look()
+        reader.consumer.request(reply, payload, client, self.ctx.now)
+        if reader.consumer.requests.count != 0:
+            nats = cast(NatsClient, client.protocol_handler)
+            if nats.pulls is None:
+                nats.pulls = {}
+            nats.pulls[reader] = None
+        self._active[reader] = None
+
+    def gone(self, client: Client) -> None:
+        nats = cast(NatsClient, client.protocol_handler)
+        if nats.pulls is not None:
+            for reader in nats.pulls:
+                if isinstance(reader, BoundConsumer) and not reader.gone:
+                    reader.consumer.gone(client)
+            nats.pulls = None
+
+    # Turns
+
+    def pending(self) -> bool:
+        """Whether another turn has something to do now."""
+        if not self.enabled:
+            return False  # ``turn`` is not called
+        if self._active:
+            return True
+        for stream in self._noticed:  # noqa: SIM110  a generator would be made
+            if stream.seen < stream.end():
+                return True
+        return False
+
+    def turn(self) -> None:
+        ctx = self.ctx
+        now = ctx.now
+        while self._ends and self._ends[0][0] <= now:
+            when, _, stream = heappop(self._ends)
+            if stream.ends_at == when and not stream.removed:
+                stream.ends_at = 0.0
+                stream.expire(now)
+                self._look_at_end(stream)
+        while self._timers and self._timers[0][0] <= now:
+            when, _, reader = heappop(self._timers)
+            if reader.timer == when and not reader.gone:
+                reader.timer = 0.0
+                reader.consumer.tick(now)
+                self._active[reader] = None
+        if self._again and now >= self._again_at:
+            self._active.update(self._again)
+            self._again = {}
+        if self._noticed:
+            self._show_news()
+        if self._pushed and self._version != self.router.version + self.router.awaited_changes:
+            self._look_for_subscribers()
+        if self._active:
+            self._fill()
+        if self._awaited:
+            for reader in self._awaited:
+                if not reader.gone:
+                    self._save(reader)
+            self._awaited = {}
+        if self._save_at != 0.0 and now >= self._save_at:
+            for reader in self._unsaved:
+                self._store(reader)
+            self._unsaved = {}
+            self._save_at = 0.0
+        if not self._again:
+            self._again_at = 0.0
+        elif self._again_at <= now:
+            self._again_at = now + AGAIN_SECONDS
+        due = sooner(self._save_at, self._timers[0][0] if self._timers else 0.0)
+        due = sooner(due, self._again_at)
+        self.due_at = sooner(due, self._ends[0][0] if self._ends else 0.0)
+
+    def _show_news(self) -> None:
+        """Wake the consumers that want the new messages of streams."""
+        waiting: list[SequencedStream] = []
+        for stream in self._noticed:
+            if stream.removed:
+                continue
+            self._look_at_end(stream)
+            stream.flush()
+            end = stream.end()
+            if len(stream.consumers) != 0:
+                for seq in range(max(stream.seen + 1, stream.index.first), end + 1):
+                    topic = stream.index.topic_of(seq)
+                    if topic is not None:
+                        for watcher in stream.watchers_of(topic):
+                            self._active[cast(BoundConsumer, watcher)] = None
+            stream.seen = end
+            if stream.index.last > end:
+                waiting.append(stream)
+            else:
+                stream.news = False
+        self._noticed.clear()
+        self._noticed.extend(waiting)
+
+    def _look_at_end(self, stream: SequencedStream) -> None:
+        due = stream.due_at()
+        if due != 0.0 and (stream.ends_at == 0.0 or due < stream.ends_at):
+            stream.ends_at = due
+            self._count += 1
+            heappush(self._ends, (due, self._count, stream))
+            if len(self._ends) > 2 * len(self.streams) + STALE_MIN:
+                streams = [each for each in self.streams.values() if each.ends_at != 0.0]
+                self._ends = [(each.ends_at, number, each) for number, each in enumerate(streams)]
+                heapify(self._ends)
+
+    def _look_for_subscribers(self) -> None:
+        """Push consumers deliver while they have a subscriber."""
+        self._version = self.router.version + self.router.awaited_changes  # both only rise
+        for topic, readers in self._pushed.items():
+            for reader in readers:
+                present = reader.source.listens(topic, None)
+                if present != reader.consumer.active:
+                    reader.consumer.interest(present, self.ctx.now)
+                    self._active[reader] = None
+
+    def _fill(self) -> None:
+        """Let consumers deliver, each some messages; those with more come again."""
+        left = TURN_BUDGET
+        active = list(self._active)
+        self._active.clear()
+        for reader in active:
+            if reader.gone:
+                continue
+            if left <= 0:
+                self._active[reader] = None
+                continue
+            consumer = reader.consumer
+            reader.source.look()
+            number = consumer.number
+            try:
+                if consumer.fill(FILL_BUDGET, self.ctx.now):
+                    self._active[reader] = None
+            except OSError:  # the log has said so; others go on
+                consumer.changed = True
+                self._again[reader] = None
+            left -= 1 + consumer.number - number
+            self._perform(reader)
+            if consumer.done:
+                self._done(reader)
+            if consumer.changed:
+                self._changed(reader)
+            if consumer.ended:
+                self._end(reader)
+                continue
+            wake = consumer.wake_at()
+            if wake != 0.0 and (reader.timer == 0.0 or wake < reader.timer):
+                reader.timer = wake
+                self._count += 1
+                heappush(self._timers, (wake, self._count, reader))
+        if len(self._timers) > 2 * len(self._by_name) + STALE_MIN:
+            readers = [each for each in self._by_name.values() if each.timer != 0.0]
+            self._timers = [(each.timer, number, each) for number, each in enumerate(readers)]
+            heapify(self._timers)
+        self.ctx.work -= TURN_BUDGET - left
+
+    def _end(self, reader: BoundConsumer) -> None:
+        self.remove_consumer(reader)
+        if self.adviser is not None:
+            self.adviser.deleted(reader)
+
+    def _perform(self, reader: BoundConsumer) -> None:
+        effects = reader.consumer.effects
+        if not effects:
+            return
+        reader.consumer.effects = []
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._deliver(effect)
+            elif isinstance(effect, StatusMessage):
+                self._tell(effect)
+            elif isinstance(effect, Advisory) and self.adviser is not None:
+                self.adviser.advise(reader, effect)
+
+    def _deliver(self, effect: Deliver) -> None:
+        client = effect.requester
+        reply = effect.reply
+        if isinstance(client, Client):
+            nats = cast(NatsClient, client.protocol_handler)
+            sub = self.replies.listener(client, nats, effect.to)
+            if sub is not None:
+                self.replies.give(client, nats, sub, effect.message, reply)
+            return
+        self._publish(effect.to, self.replies.shaped(effect.to, effect.message, reply))
+
+    def _tell(self, effect: StatusMessage) -> None:
+        client = effect.requester
+        shown = self.replies.shaped_status(effect.to, effect.block, effect.reply)
+        if isinstance(client, Client):
+            nats = cast(NatsClient, client.protocol_handler)
+            sub = self.replies.listener(client, nats, effect.to)
+            if sub is not None:
+                nats.deliver(client, shown, sub, None)
+            return
+        self._publish(effect.to, shown)
+
+    def _publish(self, topic: bytes, message: Message) -> None:
+        try:
+            route = self.router.resolve(topic)
+        except MqttError:
+            return
+        self.delivery.fan_out(message, route, None)
+
+    def publish(self, topic: bytes, payload: bytes) -> None:
+        """A message of JetStream's own, such as an advisory."""
+        self._publish(topic, Message(topic, payload, 0, False, b"", 0.0, "", self.ctx.now))
+
+    def _done(self, reader: BoundConsumer) -> None:
+        """Messages that this consumer needs no more go, if no other one does."""
+        consumer, stream = reader.consumer, reader.stream
+        done = consumer.done
+        consumer.done = []
+        for seq in done:
+            topic = stream.index.topic_of(seq)
+            if topic is not None and not self._wanted(stream, topic, seq, reader):
+                stream.remove(seq)
+
+    @staticmethod
+    def _wanted(stream: SequencedStream, topic: bytes, seq: int, but: BoundConsumer | None) -> bool:
+        for watcher in stream.watchers_of(topic):  # noqa: SIM110  a generator would be made
+            if watcher is not but and watcher.needs(seq):
+                return True
+        return False
+
+    def _remove_unwanted(self, stream: SequencedStream) -> None:
+        """A consumer of a stream with interest has gone: so do the messages that only it wanted."""
+        index = stream.index
+        seq = index.next(index.first)
+        while seq != 0:
+            topic = index.topic_of(seq)
+            if topic is not None and not self._wanted(stream, topic, seq, None):
+                stream.remove(seq)
+            seq = index.next(seq + 1)
+
+    def remove_done(self) -> None:
+        """At a start: remove what consumers were done with when a crash came before it was removed."""
+        for stream in self.streams.values():
+            if stream.policy.retention == LIMITS or len(stream.consumers) == 0:
+                continue
+            index = stream.index
+            seq = index.next(index.first)
+            while seq != 0:
+                topic = index.topic_of(seq)
+                if (
+                    topic is not None
+                    and len(stream.watchers_of(topic)) != 0
+                    and not self._wanted(stream, topic, seq, None)
+                ):
+                    stream.remove(seq)
+                seq = index.next(seq + 1)
+
+    # The store
+
+    def _changed(self, reader: BoundConsumer) -> None:
+        reader.consumer.changed = False
+        self._unsaved[reader] = None
+        if self._save_at == 0.0:
+            self._save_at = self.ctx.now + STORE_SECONDS
+
+    def _save(self, reader: BoundConsumer) -> None:
+        """In this turn: answers wait for it."""
+        reader.consumer.changed = False
+        self._unsaved.pop(reader, None)
+        self._store(reader)
+        if reader.stream.news:
+            reader.stream.flush()
+
+    def _store(self, reader: BoundConsumer) -> None:
+        stream = reader.stream
+        if stream.log is None or reader.consumer.policy.memory:
+            return
+        reader.stored = True
+        put_fact(self.ctx, reader.fact(), reader.encode())
+
+
+def _refused(stream: str, refusal: StreamRefusal) -> bytes:
+    return b'{"error":{"code":%d,"err_code":%d,"description":%b},"stream":%b,"seq":0}' % (
+        refusal.code,
+        refusal.error,
+        json.encode(refusal.description),
+        json.encode(stream),
+    )
