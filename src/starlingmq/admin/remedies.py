@@ -84,6 +84,7 @@ DROPPED: Final = {
     "group_gone": "nothing, if intended; otherwise the group needs members with persistent sessions",
     "no_group_member": "nothing, if rare: a group had just ended",
     "passed_on": "nothing: the message is not lost",
+    "stream_refused": "look at the publisher, or at the settings of the stream",
     "stream_full": "let readers catch up, or raise the retention of the stream (ctl stream list)",
     "retained_quota": (
         "raise limits.retained_messages, retained_bytes or cluster.etcd.quota, or remove retained messages (ctl "

@@ -77,8 +77,8 @@ NOT_NEEDED: Final = {
     "write_deadline": "limits.queue_bytes bounds what waits for a slow client",
 }  # fmt: skip
 _JETSTREAM: Final = (
-    "there is no JetStream: streams are kept by streams.define and read in bulk (docs/STREAMS.md); services that use "
-    "JetStream stay at nats-server"
+    "a broker alone has JetStream in its data directory (docs/NATS.md), and streams have to be created there again; a "
+    "cluster does not have it yet"
 )
 _OPERATOR: Final = "there are no accounts and JWTs of operators: list users in authorization, and migrate again"
 _ACCOUNTS: Final = (

@@ -40,6 +40,7 @@ from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_list
 from starlingmq.net.listeners.revocation_sweep import end_revoked
 from starlingmq.net.memory_watch import MemoryWatch
 from starlingmq.node.connection_log import NoticeLog
+from starlingmq.node.jetstream_opening import open_jetstream
 from starlingmq.node.node_copies import NodeCopies, has_copies
 from starlingmq.node.node_state import event_listener, new_state
 from starlingmq.node.node_tracing import NodeTracing
@@ -242,6 +243,7 @@ class Broker:
                 self._driver, self.config.node.name, self._access, self._readable_nodes, self._cluster, listener_set
             )
             admin = self._admin = self._open_admin(self._driver, actions)
+            open_jetstream(self._driver, actions.streams, self._cluster is None)
             self._control = await actions.open_control(admin.actions)
             if http:
                 await self._open_http(admin)

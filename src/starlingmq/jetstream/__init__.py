@@ -1,0 +1,1 @@
+"""JetStream's API: configurations, requests to ``$JS.API.>``, answers in nats-server's JSON."""

@@ -1,0 +1,215 @@
+"""JetStream of a broker: requests to its API, and the streams and consumers that they make, in its store.
+
+A broker without a data directory has streams in memory only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import string
+from typing import TYPE_CHECKING, Final
+
+from starlingmq.core.context.ready import SystemRequest
+from starlingmq.core.jetstream.bound_consumer import BoundConsumer, StoredConsumer
+from starlingmq.core.jetstream.hub import Adviser
+from starlingmq.core.session.session import Client
+from starlingmq.core.streams.consumer_policy import ConsumerPolicy
+from starlingmq.core.streams.effects import Advisory
+from starlingmq.core.streams.policies import StreamPolicy
+from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.jetstream.advisories import Advisories
+from starlingmq.jetstream.api import answer
+from starlingmq.jetstream.api_errors import INSUFFICIENT_RESOURCES, STREAM_UPDATE, ApiError
+from starlingmq.jetstream.api_requests import Api, ApiRequest, NotAllowedError
+from starlingmq.jetstream.consumer_config import consumer_config_of, consumer_policy
+from starlingmq.jetstream.stream_config import stream_config_of, stream_policy
+from starlingmq.wire.nats_subjects import topic_of
+from starlingmq.wire.reasons import MqttError
+
+if TYPE_CHECKING:
+    from starlingmq.net.driver import Driver
+    from starlingmq.storage.streams.stream_admin import StreamAdmin
+
+log = logging.getLogger("starlingmq.jetstream")
+
+LETTERS: Final = string.ascii_letters + string.digits
+NEEDS_RIGHTS: Final = "the client may not read this stream (allow: stream), or not subscribe to all that it would keep"
+ID_LENGTH: Final = 22  # as those of nats-server
+
+
+def unique_id() -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(ID_LENGTH))
+
+
+class ClientRequest(ApiRequest):
+    """A request of a NATS client of this node."""
+
+    def __init__(self, driver: Driver, request: SystemRequest, now: float) -> None:
+        super().__init__(request.server, request.options, request.headers, request.reply, request.client, now)
+        self._hub = driver.state.jetstream
+        self._client = request.client
+
+    def send(self, headers: bytes, payload: bytes) -> None:
+        self._hub.send(self._client, self.reply, headers, payload)
+
+    def no_responders(self) -> None:
+        self._hub.no_responders(self._client, self.reply)
+
+
+class JetStreamService(Adviser):
+    """``streams`` is None without a data directory. The methods of ``api_requests.Hub`` raise ApiError."""
+
+    def __init__(self, driver: Driver, streams: StreamAdmin | None, version: str) -> None:
+        self._driver = driver
+        self._store = streams
+        self.hub = driver.state.jetstream
+        self.advisories = Advisories(self._publish, self._has_interest, unique_id)
+        self.api = Api(self, version, unique_id, self.advisories)
+        self._numbers = 0  # of streams in memory
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deleting: asyncio.Task[None] | None = None  # that the present request has begun
+
+    def start(self) -> None:
+        """Make the streams and consumers of the store work, and begin to answer requests."""
+        for stream in list(self.hub.streams.values()):
+            self.hub.begin(stream, stream_policy(stream_config_of(stream.config)))
+        numbers = {stream.number: stream for stream in self.hub.streams.values()}
+        for fact, value in self.hub.stored_consumers.items():
+            try:
+                stored = StoredConsumer(fact, value)
+                policy = consumer_policy(consumer_config_of(stored.config))
+                self.hub.add_consumer(
+                    numbers[stored.number], stored.name, policy, stored.config, stored.created, stored.state
+                )
+            except (ValueError, KeyError) as error:
+                log.error("a consumer in the store cannot be read, and does not exist any more: %r: %s", fact, error)
+        self.hub.stored_consumers = {}
+        self.hub.remove_done()
+        self.hub.adviser = self
+        self.hub.enabled = True
+
+    def take(self, request: SystemRequest) -> None:
+        """A request that the core has passed on."""
+        now = self._driver.clock()
+        self.hub.at(now)
+        asked = ClientRequest(self._driver, request, now)
+        try:
+            reply = answer(self.api, asked)
+        except NotAllowedError:
+            errors = self._driver.state.nats.errors
+            errors.may_not_publish(request.client, request.server.encode(), "not_authorized", detail=NEEDS_RIGHTS)
+            self._driver.request_turn()
+            return
+        deleting, self._deleting = self._deleting, None
+        if deleting is not None and reply is not None:
+            deleting.add_done_callback(lambda _: self._reply(request, reply))
+        elif reply is not None:
+            self._reply(request, reply)
+        self._driver.request_turn()
+
+    def _reply(self, request: SystemRequest, reply: bytes) -> None:
+        self.hub.at(self._driver.clock())
+        self.hub.answer(request.client, request.reply, reply)
+        self._driver.request_turn()
+
+    # For the API (api_requests.Hub)
+
+    @property
+    def streams(self) -> dict[str, SequencedStream]:
+        return self.hub.streams
+
+    def create(self, name: str, policy: StreamPolicy, config: bytes) -> SequencedStream:
+        first = max(policy.first_seq, 1)
+        if policy.memory:
+            self._numbers -= 1
+            now = self._driver.clock()
+            stream = SequencedStream(self.hub.ctx, name, self._numbers, policy, config, now, None, first)
+        elif self._store is None:
+            raise ApiError(INSUFFICIENT_RESOURCES)
+        else:
+            stream = self._create_stored(self._store, name, policy, config, first)
+        self.hub.add(stream)
+        return stream
+
+    @staticmethod
+    def _create_stored(
+        store: StreamAdmin, name: str, policy: StreamPolicy, config: bytes, first: int
+    ) -> SequencedStream:
+        from starlingmq.storage.streams.stream_files import StreamActionError
+
+        try:
+            stream = store.create_sequenced(name, policy.subjects, config, max(policy.max_bytes, 0), first)
+        except (StreamActionError, OSError) as error:
+            raise ApiError(STREAM_UPDATE, error) from None
+        stream.policy = policy
+        return stream
+
+    def change(self, stream: SequencedStream, policy: StreamPolicy, config: bytes) -> None:
+        if stream.log is not None and self._store is not None:
+            try:
+                self._store.change_sequenced(stream, policy.subjects, config, max(policy.max_bytes, 0))
+            except OSError as error:
+                raise ApiError(STREAM_UPDATE, error) from None
+        self.hub.change(stream, policy, config)
+
+    def delete(self, stream: SequencedStream) -> None:
+        """The answer follows when its files are deleted, so that its name is free."""
+        self.hub.remove(stream)
+        if stream.log is not None and self._store is not None:
+            task = self._deleting = asyncio.ensure_future(self._delete_files(self._store, stream.name))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _delete_files(store: StreamAdmin, name: str) -> None:
+        try:
+            await store.delete(name)
+        except OSError as error:
+            log.error("the files of stream %s cannot be deleted: %s", name, error)
+
+    def add_consumer(self, stream: SequencedStream, name: str, policy: ConsumerPolicy, config: bytes) -> BoundConsumer:
+        return self.hub.add_consumer(stream, name, policy, config, self._driver.clock(), b"")
+
+    def change_consumer(
+        self, stream: SequencedStream, name: str, policy: ConsumerPolicy, config: bytes
+    ) -> BoundConsumer:
+        reader = stream.consumers[name]
+        assert isinstance(reader, BoundConsumer)
+        self.hub.change_consumer(reader, policy, config)
+        return reader
+
+    def delete_consumer(self, stream: SequencedStream, name: str) -> None:
+        reader = stream.consumers[name]
+        assert isinstance(reader, BoundConsumer)
+        self.hub.remove_consumer(reader)
+
+    def pull(
+        self, stream: SequencedStream, consumer: BoundConsumer, reply: bytes, payload: bytes, client: Client
+    ) -> None:
+        self.hub.pull(consumer, reply, payload, client)
+
+    # Advisories
+
+    def _publish(self, subject: str, payload: bytes) -> None:
+        self.hub.publish(topic_of(subject.encode()), payload)
+
+    def _has_interest(self, subject: str) -> bool:
+        try:
+            route = self.hub.router.resolve(topic_of(subject.encode()))
+        except MqttError:
+            return False
+        return len(route.subscriptions) + len(route.groups) + len(route.streams) != 0
+
+    def advise(self, reader: BoundConsumer, advisory: Advisory) -> None:
+        fields: dict[str, object] = {"stream_seq": advisory.sequence, "deliveries": advisory.deliveries}
+        if advisory.kind != "MAX_DELIVERIES":
+            fields = {"consumer_seq": advisory.number, **fields}
+        if advisory.reason:
+            fields["reason"] = advisory.reason
+        now = self._driver.clock()
+        self.advisories.tell(f"CONSUMER.{advisory.kind}", now, reader.stream.name, reader.name, **fields)
+
+    def deleted(self, reader: BoundConsumer) -> None:
+        self.advisories.tell("CONSUMER.DELETED", self._driver.clock(), reader.stream.name, reader.name)

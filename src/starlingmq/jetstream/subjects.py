@@ -1,0 +1,62 @@
+"""Subjects of configurations and requests: their syntax, and how filters relate.
+
+Filters are compared as topic filters, which the core has: ``a.>`` is ``a/+/#`` there (wire/nats_subjects.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from starlingmq.wire.nats_subjects import filter_of, subject_of, topic_of
+
+_REST: Final = b"#"
+_ONE: Final = b"+"
+
+
+def filter_or_none(subject: str) -> bytes | None:
+    """The topic filter of a subject that may have wildcards; None: it is invalid, or has no translation."""
+    return filter_of(subject.encode("utf-8", "surrogatepass")) or None
+
+
+def topic_or_none(subject: str) -> bytes | None:
+    """The topic of a subject without wildcards."""
+    return topic_of(subject.encode("utf-8", "surrogatepass")) or None
+
+
+def is_literal(subject: str) -> bool:
+    return not any(token in ("*", ">") for token in subject.split("."))
+
+
+def subject_text(topic: bytes) -> str:
+    return subject_of(topic).decode()
+
+
+def covers(wide: bytes, narrow: bytes) -> bool:
+    """Whether everything that ``narrow`` matches is matched by ``wide`` as well."""
+    levels = narrow.split(b"/")
+    wanted = wide.split(b"/")
+    for at, level in enumerate(wanted):
+        if level == _REST:
+            return True
+        if at == len(levels) or levels[at] == _REST or (level != _ONE and level != levels[at]):
+            return False
+    return len(levels) == len(wanted)
+
+
+def collide(one: bytes, other: bytes) -> bool:
+    """Whether a topic exists that both match."""
+    if one == other:
+        return True
+    ones, others = one.split(b"/"), other.split(b"/")
+    for left, right in zip(ones, others, strict=False):
+        if left == _REST or right == _REST:
+            return True
+        if left != right and left != _ONE and right != _ONE:
+            return False
+    longer, shared = (ones, len(others)) if len(ones) > len(others) else (others, len(ones))
+    return len(ones) == len(others) or longer[shared] == _REST
+
+
+def any_collide(some: Iterable[bytes], others: Iterable[bytes]) -> bool:
+    return any(collide(one, other) for other in others for one in some)
