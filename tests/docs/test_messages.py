@@ -14,6 +14,7 @@ from tests.source_tree import parsed, walk
 
 SOURCE = ROOT / "src/starlingmq"
 SOURCES = sorted(SOURCE.rglob("*.py"))
+JETSTREAM = SOURCE / "jetstream"  # its errors have nats-server's words
 
 
 def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -30,7 +31,7 @@ def test_messages_have_no_dialect() -> None:
         f"{path.relative_to(SOURCE)}:{line}: {text}"
         for path in SOURCES
         for line, text in messages(parsed(path))
-        if DIALECT.search(text)
+        if DIALECT.search(text.replace("can not", "") if JETSTREAM in path.parents else text)
     ]
     assert found == [], "see docs/GLOSSARY.md for the terms"
 
