@@ -1,7 +1,7 @@
 """The messages that a stream takes, refuses and gives up, against a model; and that a restart changes nothing of it."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -297,27 +297,35 @@ def test_a_stream_has_what_its_limits_keep(number: int, memory: bool, monkeypatc
         World(seed, list(policies())[number], memory).run(400)
 
 
-class Forgetful(SequencedStream):
-    """It does not tell the store of gaps."""
+def forgetful() -> type[SequencedStream]:
+    class Forgetful(SequencedStream):
+        """It does not tell the store of gaps."""
 
-    def flush(self) -> None:
-        self.index.changed = {}
-        super().flush()
+        def flush(self) -> None:
+            self.index.changed = {}
+            super().flush()
+
+    return Forgetful
 
 
-class Reused(SequencedStream):
-    """A restart begins behind the last message that is there, not behind the last that was given."""
+def reused() -> type[SequencedStream]:
+    class Reused(SequencedStream):
+        """A restart begins behind the last message that is there, not behind the last that was given."""
 
-    def restored(self, facts: dict[bytes, bytes]) -> None:
-        super().restored(facts)
-        if self.index.count == 0:
-            self.index.last = 0
+        def restored(self, facts: dict[bytes, bytes]) -> None:
+            super().restored(facts)
+            if self.index.count == 0:
+                self.index.last = 0
+
+    return Reused
 
 
 @pytest.mark.interpreted_only("what is compiled cannot be patched")
-@pytest.mark.parametrize("mistake", [Forgetful, Reused])
-def test_a_stream_that_forgets_is_found(mistake: type[SequencedStream], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "SequencedStream", mistake)
+@pytest.mark.parametrize("mistake", [forgetful, reused])
+def test_a_stream_that_forgets_is_found(
+    mistake: Callable[[], type[SequencedStream]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "SequencedStream", mistake())
     with pytest.raises(AssertionError):
         for seed in range(20):
             World(seed, policy_of()).run(400)
