@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from starlingmq.core.messages.message import Message
 from starlingmq.storage.records import encode_message
 from starlingmq.storage.streams.sequence_logs import LogOfStream
@@ -26,6 +28,7 @@ class Log:
         self.journal = Records()
 
 
+@pytest.mark.interpreted_only("compiled code takes a real log only")
 def test_a_wide_gap_is_passed_in_large_steps() -> None:
     log: Any = Log()
     source = LogOfStream(log)
