@@ -71,7 +71,7 @@ OF_THE_API = {
 OF_NATS_TOOLS = {"GET /varz", "GET /connz", "GET /subsz", "GET /healthz"}
 """For monitoring tools that know nats-server, not for a person on a terminal."""
 
-OF_THE_DASHBOARD = {"GET /history", "GET /login", "POST /login/start", "POST /login/finish"}
+OF_THE_DASHBOARD = {"GET /history", "GET /lists", "GET /login", "POST /login/start", "POST /login/finish"}
 """The points of its charts, and its logins by OpenID Connect, which need a browser."""
 
 

@@ -288,7 +288,10 @@ class MessageIndex:
                 for place in range(seq & MASK, len(topics)):
                     if topics[place] is not None:
                         return seq >> SHIFT << SHIFT | place
-            seq = ((seq >> SHIFT) + 1) << SHIFT
+            number = (seq >> SHIFT) + 1
+            if number not in self.blocks:  # sequences may be far apart
+                number = min([each for each in self.blocks if each > number], default=(self.last >> SHIFT) + 1)
+            seq = number << SHIFT
         return 0
 
     def next_of(self, seq: int, selection: TopicSelection) -> int:
@@ -335,9 +338,8 @@ class MessageIndex:
         if self.last - self.first + 1 == self.count:
             return self.last - seq + 1
         found = 0
-        for number in range(seq >> SHIFT, (self.last >> SHIFT) + 1):
-            block = self.blocks.get(number)
-            if block is not None:
+        for number, block in self.blocks.items():
+            if number >= seq >> SHIFT:
                 found += block.live
         first = self.blocks.get(seq >> SHIFT)
         if first is not None:
