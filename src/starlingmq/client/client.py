@@ -45,7 +45,7 @@ log = logging.getLogger("starlingmq.client")
 UNREAD_MAX: Final = 1000
 UNREAD_LIMIT: Final = 10_000
 WRITE_BATCH: Final = 64 * 1024  # most bytes collected before they are written to the socket within a turn of the loop
-CLOSE_PATIENCE: Final = 2.0  # seconds for the last bytes to go out
+CLOSE_PATIENCE: Final = 2.0  # seconds for the last bytes to go out, and for the broker to close
 BACKOFF: Final = (0.2, 30.0)  # seconds before the first reconnection attempt, and at most
 
 ELSEWHERE: Final = frozenset({Reason.USE_ANOTHER_SERVER, Reason.SERVER_MOVED})
@@ -168,7 +168,7 @@ class Client:
             self._accepted = None
 
     async def disconnect(self, reason: int = Reason.SUCCESS, properties: Properties | None = None) -> None:
-        """Send DISCONNECT and close, after everything written before. Safe to call twice."""
+        """Send DISCONNECT, and wait until the broker has read everything and closed. Safe to call twice."""
         self._leaving = True
         if self._comeback is not None:
             self._comeback.cancel()
@@ -176,13 +176,8 @@ class Client:
         self._flush()
         link = self._link
         if link is not None:
-            link.set_reading(True)  # otherwise the end of the stream is never seen
-            link.close()
-            try:
-                async with asyncio.timeout(CLOSE_PATIENCE):
-                    await asyncio.shield(link.closed)
-            except TimeoutError:
-                link.abort()
+            link.end(CLOSE_PATIENCE)
+            await asyncio.shield(link.closed)
         self._finish(ConnectionLost("disconnected"))
 
     def hand_over(self, owner: Owner) -> tuple[Link, bytes]:

@@ -34,6 +34,8 @@ class Link(asyncio.Protocol):
         self.on_writable: Callable[[], None] | None = None  # called when the system accepts more again
         self.heard = False  # the other side has answered; if the link is compressed, in zstd
         self.problem = ""  # why this side has ended a compressed link
+        self._ended = False  # nothing more is written
+        self._deadline: asyncio.TimerHandle | None = None
         self._compressor: Compressor | None = None
         self._reader: ZstdReader | None = None
 
@@ -85,6 +87,8 @@ class Link(asyncio.Protocol):
         self._transport = secured
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
         self.resume_writing()
         if self._reader is not None:
             self._reader.stop()
@@ -139,7 +143,7 @@ class Link(asyncio.Protocol):
         self._send(data if self._compressor is None else self._compressor.feed(data))
 
     def _send(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing() and not self._ended:
             self._transport.write(data)
 
     def set_reading(self, reading: bool) -> None:
@@ -155,6 +159,24 @@ class Link(asyncio.Protocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    def end(self, seconds: float) -> None:
+        """Write nothing more, and close once the other side has closed, after ``seconds`` at the latest.
+
+        A socket that is closed with unread bytes resets the connection (RFC 1122, 4.2.2.13): what the other side has
+        not read yet, such as the last acknowledgements, is lost then. TLS waits for the other side by itself.
+        """
+        if self._transport is None or self._deadline is not None:
+            return
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.abort)
+        self.set_reading(True)
+        if self._transport.is_closing():
+            return
+        if self._transport.can_write_eof():
+            self._ended = True
+            self._transport.write_eof()
+        else:
+            self._transport.close()
 
     def close(self) -> None:
         """Close once everything written has been sent."""

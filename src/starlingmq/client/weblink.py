@@ -58,7 +58,8 @@ class WebLink(Link):
         elif isinstance(event, Ping):
             super()._send(self._web.send(event.response()))
         elif isinstance(event, CloseConnection):
-            super()._send(self._web.send(event.response()))
+            with contextlib.suppress(LocalProtocolError):  # it is the answer to this side's own
+                super()._send(self._web.send(event.response()))
             super().close()
         elif isinstance(event, TextMessage):
             self._refuse("the server sent a text frame; MQTT needs binary frames")  # [MQTT-6.0.0-1]
@@ -75,7 +76,14 @@ class WebLink(Link):
         if not self.closed.done():
             super()._send(self._web.send(BytesMessage(data=data)))
 
+    def end(self, seconds: float) -> None:
+        self._send_close()
+        super().end(seconds)
+
     def close(self) -> None:
+        self._send_close()
+        super().close()
+
+    def _send_close(self) -> None:
         with contextlib.suppress(LocalProtocolError):  # closing already
             super()._send(self._web.send(CloseConnection(code=1000)))
-        super().close()
