@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.jetstream.fake_hub import ApiAlone
+
+from starlingmq.jetstream.api import changes
 
 
 def test_filters_of_consumers_are_compared_up_to_a_number_of_pairs() -> None:
@@ -31,3 +34,14 @@ def test_a_request_names_a_bounded_number_of_subjects_whose_last_messages_it_wan
     assert answer is None and len(request.sent) == 2
     answer, request = alone.request("DIRECT.GET.S", {"multi_last": [*subjects, "s.*"]})
     assert answer is None and request.sent[0][0].startswith(b"NATS/1.0 413 ")
+
+
+@pytest.mark.parametrize("subject", ["STREAM.CREATE.S", "STREAM.PURGE.S", "CONSUMER.CREATE.S.c", "STREAM.MSG.DELETE.S"])
+def test_an_answer_that_tells_of_a_change_waits_for_the_store(subject: str) -> None:
+    assert changes(f"$JS.API.{subject}")
+
+
+@pytest.mark.parametrize("subject", ["INFO", "STREAM.INFO.S", "STREAM.NAMES", "CONSUMER.LIST.S", "STREAM.MSG.GET.S"])
+def test_other_answers_come_while_a_disk_is_full(subject: str) -> None:
+    """What waits for the store ends the connection then."""
+    assert not changes(f"$JS.API.{subject}")

@@ -12,8 +12,10 @@ from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer, StoredConsumer
 from starlingmq.core.jetstream.hub import JetStream
 from starlingmq.core.messages.message import Message
+from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.consumer_state import ConsumerState, StoredPending, decode_state, encode_state
+from starlingmq.core.streams.pending_messages import Pending
 from starlingmq.core.streams.policies import WORK_QUEUE, StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream, SequenceLog
 
@@ -229,3 +231,66 @@ def test_a_consumer_of_the_store_that_is_deleted_at_once_does_not_come_back() ->
     hub.jetstream.remove_consumer(reader)
     deleted = [each.topic for each in hub.world.state.ctx.ready.writes if each.kind == FACT_DELETE]
     assert deleted == [reader.fact()]
+
+
+def test_a_state_with_many_pending_messages_is_stored_less_often() -> None:
+    hub = Hub(Log(written(*[b"%d" % each for each in range(10)])))
+    hub.begin()
+    stored: list[float] = []
+    hub.world.state.ctx.record(True)
+    hub.world.carry_out = lambda ready: stored.extend(  # type: ignore[method-assign]
+        hub.world.now for each in ready.writes if each.kind == FACT_PUT and each.topic == hub.reader.fact()
+    )
+    for sequence in range(1 << 14):
+        hub.reader.consumer.pending.wait(1000 + sequence, Pending(1000 + sequence, 0.0), hub.world.now + 30.0)
+    begun = hub.world.now
+    for _ in range(40):
+        hub.jetstream._changed(hub.reader)
+        hub.world.advance(0.1)
+    assert len(stored) <= 11  # instead of 20: every 0.4 s
+    assert hub.world.now - begun > 3.9
+    hub.world.advance(1.0)
+    assert len(stored) <= 12 and not hub.jetstream._unsaved  # the last change is stored, too
+
+
+def test_facts_of_a_stream_whose_deletion_a_crash_has_cut_short_are_removed_at_the_start() -> None:
+    hub = Hub(Log(written(b"1")))
+    hub.begin()
+    facts = {b"js/c/7/c": b"", b"js/f/9": b"4", b"js/r/9/0": b"\x01", b"js/c/9/other": b"", b"other": b""}
+    hub.jetstream.restore(hub.stream, facts)
+    hub.jetstream.restored(facts)
+    assert facts == {b"other": b""}
+    hub.world.state.ctx.record(True)
+    hub.jetstream.forget_lost()
+    deleted = {each.topic for each in hub.world.state.ctx.ready.writes if each.kind == FACT_DELETE}
+    assert deleted == {b"js/f/9", b"js/r/9/0", b"js/c/9/other"}
+
+
+def test_a_client_remembers_no_consumers_that_have_ended() -> None:
+    """Such as the one that it makes for each time that it fetches something."""
+    hub = Hub(Log(written(b"1")))
+    hub.begin()
+    peer = hub.client()
+    for number in range(1000):
+        reader = hub.consumer(f"c{number}")
+        hub.jetstream.pull(reader, b"_INBOX/1", b'{"batch":2}', peer.client)
+        hub.world.run()
+        hub.jetstream.remove_consumer(reader)
+    nats = peer.client.protocol_handler
+    assert isinstance(nats, NatsClient) and nats.pulls is not None
+    assert len(nats.pulls) <= 512
+
+
+def test_the_files_of_a_stream_go_before_its_facts() -> None:
+    hub = Hub(Log(written(b"1", b"2")))
+    hub.begin()
+    hub.world.state.ctx.record(True)
+    hub.reader.stored = True
+    hub.stream.remove(1)
+    hub.stream.flush()
+    hub.world.state.ctx.ready.renew()
+    hub.jetstream.remove(hub.stream)
+    assert not [each for each in hub.world.state.ctx.ready.writes if each.kind == FACT_DELETE]
+    hub.stream.forget()
+    deleted = [each.topic for each in hub.world.state.ctx.ready.writes if each.kind == FACT_DELETE]
+    assert deleted == [b"js/c/7/c", b"js/f/7"]

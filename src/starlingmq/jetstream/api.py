@@ -127,6 +127,10 @@ ROUTES: Final[dict[str, ApiRoute]] = {
 UNKNOWN: Final = ApiRoute("system", _refuses(BAD_REQUEST))
 STATUSES: Final = (message_api.direct_get, consumer_api.next_message)  # their answers are messages
 READING: Final = (*STATUSES, message_api.get, consumer_api.create, consumer_api.create_durable)
+CHANGING: Final = (
+    *(stream_api.create, stream_api.update, stream_api.delete, stream_api.purge, message_api.delete),
+    *(consumer_api.create, consumer_api.create_durable, consumer_api.delete, consumer_api.pause),
+)
 NOT_COUNTED: Final = (*STATUSES, message_api.get)
 """In ``api`` of INFO, as long as they succeed."""
 
@@ -138,6 +142,11 @@ def route_of(tokens: list[str]) -> tuple[ApiRoute, list[str]]:
         if route is not None and route.least <= len(tokens) - length <= route.most:
             return route, tokens[length:]
     return UNKNOWN, []
+
+
+def changes(subject: str) -> bool:
+    """Whether the answer to this request says that something was changed, which is to be stored before."""
+    return route_of(subject.removeprefix(PREFIX).split("."))[0].handler in CHANGING
 
 
 def answer(api: Api, request: ApiRequest) -> bytes | None:

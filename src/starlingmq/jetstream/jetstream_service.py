@@ -20,7 +20,7 @@ from starlingmq.core.streams.effects import Advisory
 from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.jetstream.advisories import Advisories
-from starlingmq.jetstream.api import answer
+from starlingmq.jetstream.api import answer, changes
 from starlingmq.jetstream.api_errors import INSUFFICIENT_RESOURCES, STREAM_UPDATE, ApiError
 from starlingmq.jetstream.api_requests import Api, ApiRequest, NotAllowedError
 from starlingmq.jetstream.consumer_config import consumer_config_of, consumer_policy
@@ -74,7 +74,12 @@ class JetStreamService(Adviser):
     def start(self) -> None:
         """Make the streams and consumers of the store work, and begin to answer requests."""
         for stream in list(self.hub.streams.values()):
-            self.hub.begin(stream, stream_policy(stream_config_of(stream.config)))
+            try:
+                settings = stream_policy(stream_config_of(stream.config))
+            except ValueError as error:
+                log.error("stream %s takes no messages: its settings cannot be read: %s", stream.name, error)
+                continue
+            self.hub.begin(stream, settings)
         numbers = {stream.number: stream for stream in self.hub.streams.values()}
         for fact, value in self.hub.stored_consumers.items():
             try:
@@ -86,6 +91,7 @@ class JetStreamService(Adviser):
             except (ValueError, KeyError) as error:
                 log.error("a consumer in the store cannot be read, and does not exist any more: %r: %s", fact, error)
         self.hub.stored_consumers = {}
+        self.hub.forget_lost()
         self.hub.remove_done()
         self.hub.adviser = self
         self.hub.enabled = True
@@ -111,7 +117,7 @@ class JetStreamService(Adviser):
 
     def _reply(self, request: SystemRequest, reply: bytes) -> None:
         self.hub.at(self._driver.clock())
-        self.hub.answer(request.client, request.reply, reply)
+        self.hub.answer(request.client, request.reply, reply, changes(request.server))
         self._driver.request_turn()
 
     # For the API (api_requests.Hub)
@@ -164,9 +170,11 @@ class JetStreamService(Adviser):
 
     @staticmethod
     async def _delete_files(store: StreamAdmin, name: str) -> None:
+        from starlingmq.storage.streams.stream_files import StreamActionError
+
         try:
             await store.delete(name)
-        except OSError as error:
+        except (OSError, StreamActionError) as error:
             log.error("the files of stream %s cannot be deleted: %s", name, error)
 
     def add_consumer(self, stream: SequencedStream, name: str, policy: ConsumerPolicy, config: bytes) -> BoundConsumer:

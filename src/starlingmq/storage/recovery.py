@@ -127,6 +127,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
             state.jetstream.restore(log.stream, image.facts)
         else:
             state.router.add_stream(log.stream)
+    state.jetstream.restored(image.facts)
     recovered = Recovered()
     recovered.replayed = replayed
     for number in sorted(image.sessions):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.core.streams.consumer_scene import Scene
 
-from starlingmq.core.streams.acknowledgements import ack_subject, duration_text, nak_delay
+from starlingmq.core.streams.acknowledgements import ack_subject, nak_delay
 from starlingmq.core.streams.effects import DELETED, Deliver, StatusMessage
+from starlingmq.core.streams.go_durations import duration_text
 
 NO_MESSAGES = b"NATS/1.0 404 No Messages\r\n\r\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.streams.consumer_scene import Scene, Shelf
 
-from starlingmq.core.streams.consumer_policy import ACK_NONE
+from starlingmq.core.streams.consumer_policy import ACK_NONE, WAIT_MIN
 from starlingmq.core.streams.effects import Deliver, StatusMessage
 from starlingmq.core.streams.flow_window import WINDOW_MAX, WINDOW_START
 
@@ -170,3 +170,29 @@ def test_another_deliver_subject_gets_what_is_pending() -> None:
     scene.consumer.change(Scene(deliver_to=b"e").policy, scene.now)
     scene.fill()
     assert [(each.to, each.sequence) for each in scene.delivered()] == [(b"e", 1), (b"e", 2)]
+
+
+def test_without_a_subscriber_there_are_no_heartbeats_and_nothing_to_wake_up_for() -> None:
+    scene = Scene(deliver_to=b"d", heartbeat=0.1)
+    assert scene.consumer.wake_at() == 0.0
+    scene.consumer.interest(True, scene.now)
+    assert scene.consumer.wake_at() == scene.now + 0.1
+    scene.consumer.interest(False, scene.now)
+    assert scene.consumer.wake_at() == 0.0
+
+
+def test_redeliveries_leave_time_for_others() -> None:
+    scene = Scene(deliver_to=b"d", ack_wait=1e-9, backoff=[])
+    scene.consumer.interest(True, scene.now)
+    scene.put(b"a")
+    assert scene.consumer.wake_at() >= scene.now + WAIT_MIN
+
+
+@pytest.mark.parametrize("limit", [-1, 0])
+def test_without_a_limit_not_all_of_a_stream_is_pending(limit: int) -> None:
+    scene = Scene(deliver_to=b"d", max_ack_pending=limit)
+    scene.consumer.interest(True, scene.now)
+    scene.put(*[b"a"] * 20)
+    scene.consumer._room = 25  # of PENDING_MAX
+    scene.put(*[b"a"] * 20)
+    assert scene.consumer.num_ack_pending() == 25

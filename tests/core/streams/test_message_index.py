@@ -9,6 +9,8 @@ from starlingmq.core.topics.topics import matches
 
 TOPICS = [b"a/b", b"a/c", b"a/b/c", b"d", b"e/f/g"]
 FILTERS: list[list[bytes]] = [[], [b"#"], [b"a/b"], [b"a/+"], [b"a/#"], [b"d", b"a/c"], [b"none"], [b"+/f/#", b"d"]]
+FILTERS.append([b"d/+", b"+/c", b"f/#", b"+/+/+/+", b"g", b"h", b"i", b"e/#"])
+FILTERS.append([*FILTERS[-1], b"a/b/#"])  # more than are compared one by one
 
 
 class Model:
@@ -52,13 +54,17 @@ def test_it_has_what_was_added_and_not_removed(seed: int) -> None:
     rng = random.Random(seed)
     index = MessageIndex(False)
     model = Model()
-    for step in range(rng.choice((60, 3 * BLOCK))):
-        if model.there and rng.random() < 0.45:
+    for step in range(rng.choice((60, 3 * BLOCK, 6 * BLOCK))):
+        if model.there and rng.random() < (0.45 if seed % 2 else 0.2):
             seqs = list(model.there)
             seq = seqs[0] if rng.random() < 0.5 else rng.choice(seqs)
             assert index.remove(seq)
             assert not index.remove(seq)
             del model.there[seq]
+        elif rng.random() < 0.003:
+            below = rng.randrange(1, model.last + 3)
+            index.remove_before(below)
+            model.there = {seq: each for seq, each in model.there.items() if seq >= below}
         elif rng.random() < 0.02:
             model.last += rng.choice((1, 5, BLOCK))
             index.skip(model.last)
@@ -83,6 +89,36 @@ def test_blocks_that_have_nothing_any_more_take_no_memory() -> None:
             index.remove(index.first)
     assert len(index.blocks) <= 2
     assert len(index.topics[b"a"].oldest(0)) == 10
+
+
+def test_most_of_many_messages_go_without_a_look_at_each_topic() -> None:
+    index = MessageIndex(False)
+    for seq in range(1, 20 * BLOCK):
+        index.add(b"a/%d" % (seq % 3), seq, 0.0, None)
+    index.remove(17 * BLOCK)
+    kept = list(index.blocks)[17:]
+    index.remove_before(17 * BLOCK)
+    assert list(index.blocks) == kept
+    assert (index.first, index.count) == (17 * BLOCK + 1, 3 * BLOCK - 1)
+    assert index.octets == sum(range(17 * BLOCK + 1, 20 * BLOCK))
+    assert sum(each.count for each in index.topics.values()) == index.count
+    index.remove_before(1 << 40)
+    assert (index.first, index.count, index.octets, index.topics, index.blocks) == (20 * BLOCK, 0, 0, {}, {})
+
+
+def test_messages_go_from_anywhere_in_the_list_of_a_topic() -> None:
+    index = MessageIndex(False)
+    model = list(range(1, 3001))
+    for _ in model:
+        index.add(b"a", 1, 0.0, None)
+    rng = random.Random(1)
+    while len(model) > 2:
+        seq = model.pop(rng.randrange(len(model) - 1) if len(model) % 3 else rng.randrange(min(9, len(model) - 1)))
+        assert index.remove(seq)
+        found = index.topics[b"a"]
+        assert (found.first, found.last, found.count) == (model[0], model[-1], len(model))
+        assert found.next(seq) == next(each for each in model if each > seq)
+    assert index.topics[b"a"].oldest(0) == model
 
 
 def test_blocks_without_messages_take_no_memory() -> None:

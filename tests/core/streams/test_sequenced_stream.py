@@ -12,6 +12,7 @@ from starlingmq.core.messages.message import Message
 from starlingmq.core.streams import sequenced_stream
 from starlingmq.core.streams.policies import DISCARD_NEW, INTEREST, StreamPolicy
 from starlingmq.core.streams.sequenced_stream import (
+    AHEAD,
     DUPLICATE,
     REFUSED,
     TAKEN,
@@ -329,3 +330,58 @@ def test_a_stream_that_forgets_is_found(
     with pytest.raises(AssertionError):
         for seed in range(20):
             World(seed, policy_of()).run(400)
+
+
+def test_the_ends_of_messages_that_are_gone_are_forgotten() -> None:
+    """Such as those of a key that is written again and again."""
+    policy = StreamPolicy()
+    policy.allow_ttl = True
+    policy.max_per_subject = 1
+    broker = Broker(policy)
+    for _ in range(1000):
+        assert broker.publish(b"a", TTL="1h") == TAKEN
+    assert len(broker.stream._ends) < 200
+    broker.publish(b"b", TTL="2h", at=NOW + 3600.0)
+    broker.stream.expire(NOW + 3600.0)
+    assert broker.there() == {1001: b"x"}
+
+
+class CountedLog(Log):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: list[int] = []
+
+    def read(self, seq: int, count: int) -> list[Message | None]:
+        self.wanted.append(count)
+        return super().read(seq, count)
+
+
+@pytest.mark.interpreted_only("a log that counts")
+def test_only_who_reads_in_order_has_messages_read_ahead() -> None:
+    broker = Broker(StreamPolicy())
+    log = broker.log = CountedLog()
+    broker.ctx, broker.stream = broker._make()
+    for _ in range(600):
+        broker.publish(b"a", b"x" * 1000)
+        broker.turn()
+    for seq in (100, 50, 10):
+        assert broker.stream.message(seq) is not None
+    assert log.wanted == [1, 1, 1]
+    for seq in range(11, 75):
+        assert broker.stream.message(seq) is not None
+    assert log.wanted == [1, 1, 1, AHEAD]
+
+
+def test_a_roll_up_of_many_messages_leaves_the_last_one_over_a_restart() -> None:
+    policy = StreamPolicy()
+    policy.allow_rollup = True
+    broker = Broker(policy)
+    for number in range(3000):
+        broker.publish(b"a/%d" % (number % 7))
+    broker.turn()
+    assert broker.publish(b"a/1", b"all", Rollup="all") == TAKEN
+    broker.turn()
+    for _ in range(2):
+        assert broker.there() == {3001: b"all"}
+        assert broker.stream.index.topics[b"a/1"].first == 3001
+        broker.restart()

@@ -21,6 +21,7 @@ class BoundConsumer(StreamWatcher):
     config: bytes
     created: float
     timer: float  # when its next tick is planned; 0.0: it is not
+    rests_until: float  # its state is not stored before
     gone: bool
     stored: bool  # the store has something of it
     active: dict[BoundConsumer, None]  # those of the hub that have something to do
@@ -41,6 +42,7 @@ class BoundConsumer(StreamWatcher):
         self.config = config
         self.created = created
         self.timer = 0.0
+        self.rests_until = 0.0
         self.gone = False
         self.stored = False
 

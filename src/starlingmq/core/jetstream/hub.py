@@ -10,8 +10,9 @@
 Invariants:
 
 - A consumer is sent only what is stored, so a crash takes nothing back that a client has seen.
-- The state of a consumer is stored within ``STORE_SECONDS``; an acknowledgement that asks for an answer gets it when it
-  is stored. After a crash a message may be sent again whose acknowledgement had not asked.
+- The state of a consumer is stored within ``STORE_SECONDS``, one with many pending messages later; an acknowledgement
+  that asks for an answer gets it when it is stored. After a crash a message may be sent again whose acknowledgement had
+  not asked.
 - Work is bounded in each turn: consumers with more to do come again in the next one, in order.
 """
 
@@ -56,9 +57,12 @@ from starlingmq.wire.reasons import MqttError
 
 REQUEST: Final = "JETSTREAM"  # the kind of a SystemRequest
 FLOW: Final = b"$JS.FC."
+FACTS: Final = b"js/"
 CONSUMER_FACT: Final = b"js/c/"  # number of the stream, and name: settings and state
 STORE_SECONDS: Final = 0.2
+RESTS_SHIFT: Final = 13  # a state with 8,192 pending messages rests for another ``STORE_SECONDS``
 AGAIN_SECONDS: Final = 1.0  # between two attempts to read messages from a log that fails
+PULLS_LOOKED_AT: Final = 64  # consumers of a client, when those that have ended are removed: also at each power of two
 STALE_MIN: Final = 64  # entries of a heap that are tolerated without a use
 FILL_BUDGET: Final = 256  # messages that a consumer delivers before others have their turn
 TURN_BUDGET: Final = 4096
@@ -88,6 +92,7 @@ class JetStream(JetStreamPort):
     _by_name: dict[bytes, BoundConsumer]  # by the names of stream and consumer, with a dot between them
     due_at: float  # of the next turn; 0.0: none
     stored_consumers: dict[bytes, bytes]  # facts that a store had, until the service makes consumers of them
+    lost_facts: list[bytes]
     adviser: Adviser | None
     _noticed: list[SequencedStream]  # streams with news
     _active: dict[BoundConsumer, None]  # consumers that may have something to do
@@ -112,6 +117,7 @@ class JetStream(JetStreamPort):
         self._by_name = {}
         self.due_at = 0.0
         self.stored_consumers = {}
+        self.lost_facts = []
         self.adviser = None
         self._noticed = []
         self._active = {}
@@ -135,6 +141,17 @@ class JetStream(JetStreamPort):
         head = CONSUMER_FACT + b"%d/" % stream.number
         for fact in [fact for fact in facts if fact.startswith(head)]:
             self.stored_consumers[fact] = facts.pop(fact)
+
+    def restored(self, facts: dict[bytes, bytes]) -> None:
+        """All streams of the store are. Facts that are left are of streams whose deletion a crash has cut short."""
+        self.lost_facts = [fact for fact in facts if fact.startswith(FACTS)]
+        for fact in self.lost_facts:
+            del facts[fact]
+
+    def forget_lost(self) -> None:
+        for fact in self.lost_facts:
+            drop_fact(self.ctx, fact)
+        self.lost_facts = []
 
     def add(self, stream: SequencedStream) -> None:
         """A new stream: from now on it gets messages."""
@@ -162,12 +179,12 @@ class JetStream(JetStreamPort):
         stream.notice()
 
     def remove(self, stream: SequencedStream) -> None:
-        """The stream is deleted, and its consumers with it."""
+        """The stream is deleted, and its consumers with it. ``SequencedStream.forget`` follows when its files are gone:
+        whatever is left of it then, a start removes (``forget_lost``)."""
         stream.removed = True
         for reader in list(stream.consumers.values()):
             self.remove_consumer(cast(BoundConsumer, reader))
         self.router.remove_stream(stream)
-        stream.forget()
         del self.streams[stream.name]
 
     # Consumers
@@ -214,7 +231,9 @@ class JetStream(JetStreamPort):
         self._mute(reader)
         self._active.pop(reader, None)
         self._unsaved.pop(reader, None)
-        if reader.stored:
+        if stream.removed:
+            stream.left.append(reader.fact())
+        elif reader.stored:
             drop_fact(self.ctx, reader.fact())
         if stream.policy.retention == INTEREST and not stream.removed:
             stream.notice()
@@ -252,11 +271,11 @@ class JetStream(JetStreamPort):
         self.ctx.ready.requests.append(request)
         return True
 
-    def answer(self, client: Client, reply: bytes, payload: bytes) -> None:
-        """The answer of the service, which comes after the turn: it is sent with the next one's, once that is
-        stored."""
+    def answer(self, client: Client, reply: bytes, payload: bytes, stored: bool) -> None:
+        """The answer of the service, which comes after the turn: it is sent with the next one's; ``stored``: once that
+        is stored."""
         if client.state != CLOSED and reply:
-            self.replies.answer(client, cast(NatsClient, client.protocol_handler), reply, payload, True)
+            self.replies.answer(client, cast(NatsClient, client.protocol_handler), reply, payload, stored)
 
     def send(self, client: Client, reply: bytes, headers: bytes, payload: bytes) -> None:
         """An answer that is a message."""
@@ -279,7 +298,7 @@ class JetStream(JetStreamPort):
             return
         text = b'{"stream":%b,"seq":%d' % (json.encode(sequenced.name), sequenced.answer)
         text += b',"duplicate":true}' if sequenced.outcome == DUPLICATE else b"}"
-        self.replies.answer(client, nats, reply, text, True)
+        self.replies.answer(client, nats, reply, text, sequenced.log is not None)
 
     def turned_down(self, client: Client, nats: NatsClient, stream: Stream, reply: bytes, why: str) -> None:
         self.replies.answer(
@@ -304,9 +323,7 @@ class JetStream(JetStreamPort):
         )
         self._active[reader] = None
         if consumer.requests.count != 0:
-            if nats.pulls is None:
-                nats.pulls = {}
-            nats.pulls[reader] = None
+            _note_pull(nats, reader)
         if answered and reply:
             if consumer.changed or reader in self._unsaved:
                 self._awaited[reader] = None
@@ -329,10 +346,7 @@ class JetStream(JetStreamPort):
         reader.source.look()
         reader.consumer.request(reply, payload, client, self.ctx.now)
         if reader.consumer.requests.count != 0:
-            nats = cast(NatsClient, client.protocol_handler)
-            if nats.pulls is None:
-                nats.pulls = {}
-            nats.pulls[reader] = None
+            _note_pull(cast(NatsClient, client.protocol_handler), reader)
         self._active[reader] = None
 
     def gone(self, client: Client) -> None:
@@ -386,10 +400,7 @@ class JetStream(JetStreamPort):
                     self._save(reader)
             self._awaited = {}
         if self._save_at != 0.0 and now >= self._save_at:
-            for reader in self._unsaved:
-                self._store(reader)
-            self._unsaved = {}
-            self._save_at = 0.0
+            self._store_all(now)
         if not self._again:
             self._again_at = 0.0
         elif self._again_at <= now:
@@ -585,6 +596,18 @@ class JetStream(JetStreamPort):
         if self._save_at == 0.0:
             self._save_at = self.ctx.now + STORE_SECONDS
 
+    def _store_all(self, now: float) -> None:
+        """What has changed. A large state, which is stored whole, rests for longer before it is stored again."""
+        rest: dict[BoundConsumer, None] = {}
+        for reader in self._unsaved:
+            if reader.rests_until > now:
+                rest[reader] = None
+            else:
+                reader.rests_until = now + STORE_SECONDS * (len(reader.consumer.pending) >> RESTS_SHIFT)
+                self._store(reader)
+        self._unsaved = rest
+        self._save_at = now + STORE_SECONDS if rest else 0.0
+
     def _save(self, reader: BoundConsumer) -> None:
         """In this turn: answers wait for it."""
         reader.consumer.changed = False
@@ -599,6 +622,18 @@ class JetStream(JetStreamPort):
             return
         reader.stored = True
         put_fact(self.ctx, reader.fact(), reader.encode())
+
+
+def _note_pull(nats: NatsClient, reader: BoundConsumer) -> None:
+    """The client waits for messages of this consumer."""
+    pulls = nats.pulls
+    if pulls is None:
+        nats.pulls = {reader: None}
+        return
+    if len(pulls) >= PULLS_LOOKED_AT and reader not in pulls and len(pulls) & (len(pulls) - 1) == 0:
+        for each in [each for each in pulls if isinstance(each, BoundConsumer) and each.gone]:
+            del pulls[each]
+    pulls[reader] = None
 
 
 def _refused(stream: str, refusal: StreamRefusal) -> bytes:

@@ -22,7 +22,7 @@ from bisect import bisect_left
 from typing import Final
 
 from starlingmq.core.messages.message import Message
-from starlingmq.core.streams.acknowledgements import ACK, NAK, NEXT, PROGRESS, TERM, duration_text, kind_of, nak_delay
+from starlingmq.core.streams.acknowledgements import ACK, NAK, NEXT, PROGRESS, TERM, kind_of, nak_delay
 from starlingmq.core.streams.consumer_policy import (
     ACK_EXPLICIT,
     ACK_NONE,
@@ -47,12 +47,15 @@ from starlingmq.core.streams.effects import (
     status,
 )
 from starlingmq.core.streams.flow_window import FlowWindow, Pace, block_size, headers_of
+from starlingmq.core.streams.go_durations import duration_text
 from starlingmq.core.streams.pending_messages import Pending, PendingMessages
 from starlingmq.core.streams.pull_requests import PullRequest, PullRequests, read_request
 from starlingmq.core.topics.topics import meet
 from starlingmq.core.turn.timers import sooner
 
 REMOVED: Final = "Unacknowledged message was deleted"  # why a pending message is terminated
+PENDING_MAX: Final = 100_000  # messages that wait for their acknowledgements, where the policy has no limit
+WAITING_MAX: Final = 10_000  # requests, whatever the policy has
 IDLE_MIN: Final = 0.25  # seconds between two looks whether one with requests is idle
 LOOK_EVERY: Final = 1.0  # seconds between two searches for room among the requests
 
@@ -77,7 +80,8 @@ class JetStreamConsumer:
     _source: ConsumerSource
     _filters: list[bytes]
     _pull: bool
-    _room: int  # max_ack_pending; a very large number without a limit
+    _room: int  # for messages that are pending
+    _room_for_requests: int
     _ack_wait: float  # after the first delivery
     _prefix: str  # of reply topics
     _ahead: int  # live messages that match, from ``next`` to ``_counted``
@@ -89,7 +93,7 @@ class JetStreamConsumer:
     _resume: int
     _looked_at: float  # the last search for room among the requests
     _fills: int
-    _heartbeat_at: float  # push; 0.0: none
+    _heartbeat_at: float  # push, with a subscriber; 0.0: none
     _idle_at: float  # when it may end; 0.0: it does not
     _used_at: float  # pull: the last request or delivery
     _paused: bool
@@ -137,7 +141,10 @@ class JetStreamConsumer:
         self._filters = policy.filters
         self._pull = len(policy.deliver_to) == 0
         self._ack_wait = policy.wait(0)
-        self._room = policy.max_ack_pending if policy.ack != ACK_NONE and policy.max_ack_pending > 0 else 1 << 60
+        self._room = policy.max_ack_pending if policy.max_ack_pending > 0 else PENDING_MAX
+        if policy.ack == ACK_NONE:
+            self._room = 1 << 60
+        self._room_for_requests = min(policy.max_waiting, WAITING_MAX)
 
     # The beginning
 
@@ -184,7 +191,6 @@ class JetStreamConsumer:
         self._used_at = now
         self._idle_at = now + policy.inactive if policy.inactive > 0.0 else 0.0
         self._paused = policy.paused_until > now
-        self._heartbeat_at = now + policy.heartbeat if policy.heartbeat > 0.0 and not self._pull else 0.0
         if not self._pull and policy.flow_control:
             self._window = FlowWindow(self.stream, self.name)
         if policy.replay_original or policy.rate_limit > 0:
@@ -274,12 +280,12 @@ class JetStreamConsumer:
         if refused:
             self.effects.append(status(reply, 409, refused.encode(), requester))
             return
-        if requests.count >= policy.max_waiting and now - self._looked_at > LOOK_EVERY:
+        if requests.count >= self._room_for_requests and now - self._looked_at > LOOK_EVERY:
             self._look(False, now)
         self._used_at = now
         if no_wait and not self._has_for(reply, expires, requester, now):
             return
-        if requests.count >= policy.max_waiting:
+        if requests.count >= self._room_for_requests:
             if heartbeat == 0.0:  # one with heartbeats learns from their absence, and does not ask again at once
                 self.effects.append(status(reply, 409, b"Exceeded MaxWaiting", requester))
             return
@@ -319,6 +325,7 @@ class JetStreamConsumer:
             return
         self.active = present
         inactive = self.policy.inactive
+        self._heartbeat_at = now + self.policy.heartbeat if present and self.policy.heartbeat > 0.0 else 0.0
         if present:
             self._idle_at = 0.0
         elif inactive > 0.0 and self._idle_at == 0.0:
@@ -753,9 +760,8 @@ class JetStreamConsumer:
             self._look(False, now)
         if self._heartbeat_at != 0.0 and now >= self._heartbeat_at:
             self._heartbeat_at = now + self.policy.heartbeat
-            if self.active:
-                stalled = b"" if self._window is None else self._window.asked()
-                self.effects.append(idle_heartbeat(self.policy.deliver_to, self.number, self.next - 1, stalled, None))
+            stalled = b"" if self._window is None else self._window.asked()
+            self.effects.append(idle_heartbeat(self.policy.deliver_to, self.number, self.next - 1, stalled, None))
         if self._paused and now >= self.policy.paused_until:
             self._paused = False
         if self._pace is not None and now >= self._pace.until:
@@ -803,7 +809,7 @@ class JetStreamConsumer:
         if policy.rate_limit != before.rate_limit:
             self._pace = Pace(policy, self._source.last) if policy.rate_limit > 0 or policy.replay_original else None
         if policy.heartbeat != before.heartbeat:
-            self._heartbeat_at = now + policy.heartbeat if policy.heartbeat > 0.0 and not self._pull else 0.0
+            self._heartbeat_at = now + policy.heartbeat if policy.heartbeat > 0.0 and self.active else 0.0
 
     # Views
 

@@ -18,6 +18,7 @@ ACK_ALL: Final = 1
 ACK_EXPLICIT: Final = 2
 
 BURST: Final = 1 << 20  # bytes that a rate limit lets pass at once: the default of the largest payload
+WAIT_MIN: Final = 0.01  # seconds: redeliveries without a pause would be all that a node does
 
 
 class ConsumerPolicy:
@@ -79,6 +80,5 @@ class ConsumerPolicy:
     def wait(self, redeliveries: int) -> float:
         """How long the acknowledgement of a message is waited for that was delivered 1 + ``redeliveries`` times."""
         backoff = self.backoff
-        if not backoff:
-            return self.ack_wait
-        return backoff[min(redeliveries, len(backoff) - 1)]
+        wait = backoff[min(redeliveries, len(backoff) - 1)] if backoff else self.ack_wait
+        return max(wait, WAIT_MIN)

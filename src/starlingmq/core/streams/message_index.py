@@ -17,6 +17,7 @@ from bisect import bisect_left
 from typing import Final
 
 from starlingmq.core.messages.message import Message
+from starlingmq.core.topics.filter_tree import FilterTree
 from starlingmq.core.topics.topics import matches
 from starlingmq.wire.characters import HASH, PLUS
 
@@ -24,6 +25,7 @@ SHIFT: Final = 10
 HASH_BYTE: Final = 0x23
 BLOCK: Final = 1 << SHIFT  # sequences in a block
 MASK: Final = BLOCK - 1
+FEW: Final = 8  # filters that are compared one by one
 REMEMBERED_MAX: Final = 4096  # topics of which a selection remembers whether they match
 WALKED: Final = 256  # sequences that are looked at one by one rather than topic by topic, or as many as topics
 HEAD_MAX: Final = 512  # removed sequences at the beginning of a topic's list until it is shortened
@@ -66,15 +68,24 @@ class TopicSequences:
             return
         if seq == self.first:
             self._head += 1
-            if self._head > HEAD_MAX and self._head * 2 > len(found):
-                del found[: self._head]
-                self._head = 0
+            self._shorten(found)
         else:
-            del found[bisect_left(found, seq, self._head)]
+            at = bisect_left(found, seq, self._head)
+            if at - self._head < len(found) - at:  # the shorter part moves
+                found[self._head + 1 : at + 1] = found[self._head : at]
+                self._head += 1
+                self._shorten(found)
+            else:
+                del found[at]
         self.first = found[self._head]
         self.last = found[len(found) - 1]
         if self.count == 1:
             self._all = None
+            self._head = 0
+
+    def _shorten(self, found: array[int]) -> None:
+        if self._head > HEAD_MAX and self._head * 2 > len(found):
+            del found[: self._head]
             self._head = 0
 
     def next(self, seq: int) -> int:
@@ -117,6 +128,7 @@ class TopicSelection:
     filters: list[bytes]
     everything: bool
     exact: list[bytes]  # its topics, if no filter has wildcards
+    _tree: FilterTree | None  # of many filters
     _known: dict[bytes, bool]
 
     def __init__(self, filters: list[bytes]) -> None:
@@ -125,6 +137,11 @@ class TopicSelection:
         self.exact = []
         if not any(PLUS in each or HASH in each for each in filters):
             self.exact = list(filters)
+        self._tree = None
+        if len(filters) > FEW:
+            self._tree = FilterTree()
+            for filter in filters:
+                self._tree.add(filter, filter, filter)
         self._known = {}
 
     def admits(self, topic: bytes) -> bool:
@@ -132,14 +149,14 @@ class TopicSelection:
             return True
         known = self._known.get(topic)
         if known is None:
-            known = any(matches(filter, topic) for filter in self.filters)
+            tree = self._tree
+            known = tree is not None and len(tree.match(topic)) != 0
+            if tree is None or tree.gave_up:
+                known = any(matches(filter, topic) for filter in self.filters)
             if len(self._known) >= REMEMBERED_MAX:
                 self._known = {}
             self._known[topic] = known
         return known
-
-
-EVERYTHING: Final = TopicSelection([])
 
 
 class SequenceBlock:
@@ -277,6 +294,43 @@ class MessageIndex:
         else:
             self.changed[number] = None
         return True
+
+    def remove_before(self, seq: int) -> None:
+        """All that is before ``seq``: of many, block by block."""
+        first = seq >> SHIFT
+        old = [number for number in self.blocks if number < first]
+        live = 0
+        for number in old:
+            live += self.blocks[number].live
+        if live > BLOCK and live * 2 > self.count:
+            self._drop_blocks(old)
+        while self.count != 0 and self.first < seq:
+            self.remove(self.first)
+
+    def _drop_blocks(self, numbers: list[int]) -> None:
+        """What stays is less than what goes, so the topics are found again."""
+        for number in numbers:
+            block = self.blocks.pop(number)
+            self.changed.pop(number, None)
+            self.count -= block.live
+            for place in range(len(block.topics)):
+                if block.topics[place] is not None:
+                    self.octets -= block.sizes[place]
+        self.topics = {}
+        for number in sorted(self.blocks):
+            topics = self.blocks[number].topics
+            for place in range(len(topics)):
+                before = topics[place]
+                if before is not None:
+                    found = self.topics.get(before.topic)
+                    if found is None:
+                        found = self.topics[before.topic] = TopicSequences(before.topic)
+                    found.add(number << SHIFT | place)
+                    topics[place] = found
+        self.first = self.last + 1
+        if self.count != 0:
+            self.first = 0
+            self.first = self.next(0)
 
     def next(self, seq: int) -> int:
         """The lowest sequence from ``seq`` on that is there; 0: none."""

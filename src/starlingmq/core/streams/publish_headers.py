@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.streams.go_durations import LONGEST, duration_of
 from starlingmq.wire.nats_headers import carried
 
 PREFIX: Final = b"Nats-"
 NEVER: Final = -1.0
 NO_SEQUENCE: Final = 1 << 64
-LONGEST: Final = float(1 << 63) / 1e9  # seconds: the longest duration of Go
-_UNITS: Final = {b"ns": 1e-9, b"us": 1e-6, b"ms": 1e-3, b"s": 1.0, b"m": 60.0, b"h": 3600.0}
 
 
 class PublishHeaders:
@@ -91,19 +90,5 @@ def time_to_live(value: bytes) -> float:
         return NEVER
     if value.isdigit() and len(value) < 12:
         return float(int(value))
-    total = 0.0
-    number = b""
-    at = 0
-    while at < len(value):
-        each = value[at : at + 1]
-        if each.isdigit() or each == b".":
-            number += each
-            at += 1
-            continue
-        unit = value[at : at + 2] if value[at : at + 2] in _UNITS else each
-        if unit not in _UNITS or not number or number.count(b".") > 1 or number == b".":
-            return 0.0
-        total += float(number) * _UNITS[unit]
-        number = b""
-        at += len(unit)
-    return 0.0 if number or not 1.0 <= total <= LONGEST else float(int(total))
+    total = duration_of(value.decode("utf-8", "replace"))
+    return float(int(total)) if 1.0 <= total < LONGEST else 0.0

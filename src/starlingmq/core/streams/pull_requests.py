@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from starlingmq.core.streams.acknowledgements import BILLION, INT64_MAX
 from starlingmq.core.streams.consumer_source import ConsumerSource
 from starlingmq.core.streams.effects import Effect, idle_heartbeat, status, unfinished
+from starlingmq.core.streams.go_durations import BILLION, INT64_MAX
 from starlingmq.core.turn.timers import sooner
 
 PER_REQUEST: Final = 1e-6  # seconds between two looks, for each request that waits

@@ -20,7 +20,7 @@ log, some at a time.
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, cast
 
 from mypy_extensions import mypyc_attr
@@ -31,7 +31,6 @@ from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.router.stream import Stream
 from starlingmq.core.streams.message_index import (
-    EVERYTHING,
     REMEMBERED_MAX,
     SHIFT,
     MessageIndex,
@@ -50,6 +49,8 @@ OVERHEAD: Final = 30  # bytes that a message in a file counts for beside its con
 HEADER_OVERHEAD: Final = 4
 MEMORY_OVERHEAD: Final = 16
 EXPIRED_PER_TURN: Final = 1000
+TOPICS_SHIFT: Final = 4  # topics that are compared with a filter, for the work of a message
+STALE_MIN: Final = 64  # ends of messages that were removed, which are tolerated
 REMOVED_FACT: Final = b"js/r/"  # and the number of the stream, and of a block: which sequences in it are removed
 FIRST_FACT: Final = b"js/f/"  # and the number of the stream: its first sequence
 
@@ -120,6 +121,7 @@ class SequencedStream(Stream):
     news: bool  # messages came, or were removed, since the hub looked ...
     noticed: list[SequencedStream]  # ... and it is in this list of the hub
     removed: bool  # it is deleted, and gets no messages
+    left: list[bytes]  # facts of its consumers, then
     seen: int  # sequences up to here have been shown to watchers
     ends_at: float  # when the hub looks for messages that have ended; 0.0: not planned
     consumers: dict[str, StreamWatcher]  # by name
@@ -129,6 +131,7 @@ class SequencedStream(Stream):
     _recent: dict[int, Message]
     _recent_bytes: int
     _ahead: dict[int, Message | None]
+    _read_next: int  # where reading goes on if it is in order
     _ids: dict[bytes, int]  # sequences by Nats-Msg-Id, those of the last ``duplicate_window`` seconds
     _id_times: deque[tuple[float, bytes]]
     _ends: list[tuple[float, int]]  # a heap: when messages with a time to live end
@@ -162,6 +165,7 @@ class SequencedStream(Stream):
         self.news = False
         self.noticed = []
         self.removed = False
+        self.left = []
         self.seen = first - 1
         self.ends_at = 0.0
         self.consumers = {}
@@ -171,6 +175,7 @@ class SequencedStream(Stream):
         self._recent = {}
         self._recent_bytes = 0
         self._ahead = {}
+        self._read_next = first
         self._ids = {}
         self._id_times = deque()
         self._ends = []
@@ -245,7 +250,10 @@ class SequencedStream(Stream):
         if not subject:
             found = self.index.topics.get(topic)
             return 0 if found is None else found.last
-        return max([each.last for each in self.index.matching(TopicSelection([filter_of(subject)]))], default=0)
+        selection = TopicSelection([filter_of(subject)])
+        if not selection.exact:
+            self.ctx.work -= len(self.index.topics) >> TOPICS_SHIFT
+        return max([each.last for each in self.index.matching(selection)], default=0)
 
     def _limit_of(self, message: Message, headers: PublishHeaders) -> StreamRefusal | None:
         """The limit that a new message would exceed, if then it is the new one that goes."""
@@ -303,6 +311,9 @@ class SequencedStream(Stream):
             self.last_id = b""
         if headers.time_to_live > 0.0:
             heappush(self._ends, (now + headers.time_to_live, seq))
+            if len(self._ends) > 2 * self.index.count + STALE_MIN:
+                self._ends = [each for each in self._ends if self.index.has(each[1])]
+                heapify(self._ends)
 
     def _after(self, topic: bytes, headers: PublishHeaders) -> None:
         """A message was added: older ones make room, or it goes itself where no consumer wants it."""
@@ -316,8 +327,9 @@ class SequencedStream(Stream):
             while found.count > policy.max_per_subject:
                 self.remove(found.first)
         if headers.rollup == b"all":
-            for seq in self._all_before(EVERYTHING, index.last):
-                self.remove(seq)
+            self._remove_before(index.last)
+            for watcher in self.consumers.values():
+                watcher.purged()
         elif headers.rollup == b"sub":
             for seq in index.topics[topic].oldest(1):
                 self.remove(seq)
@@ -342,11 +354,13 @@ class SequencedStream(Stream):
             return found
         if seq in self._ahead:
             return self._ahead[seq]
+        count = AHEAD if seq == self._read_next else 1
         self._ahead = {}
         at = seq
-        for message in self.log.read(seq, AHEAD):
+        for message in self.log.read(seq, count):
             self._ahead[at] = message
             at += 1
+        self._read_next = at
         return self._ahead.get(seq)
 
     def _forget_recent(self) -> None:
@@ -421,13 +435,22 @@ class SequencedStream(Stream):
         before = self._all_before(selection, below or self.index.last + 1)
         if keep:
             before = before[: max(0, len(before) - keep)]
-        for seq in before:
-            self._remove(seq)
+        if selection.everything and before:
+            self._remove_before(before[-1] + 1)
+        else:
+            for seq in before:
+                self._remove(seq)
         for watcher in self.consumers.values():
             watcher.purged()
         if not filter and not keep and below > self.index.last + 1:
             self._go_on_at(below)
         return len(before)
+
+    def _remove_before(self, seq: int) -> None:
+        self.index.remove_before(seq)
+        self.notice()
+        for each in [each for each in self._recent if each < seq]:
+            self._recent_bytes -= self._recent.pop(each).octets
 
     def _go_on_at(self, seq: int) -> None:
         """The next message gets this sequence, and those before it are given to none. Raises OSError."""
@@ -561,6 +584,8 @@ class SequencedStream(Stream):
 
     def forget(self) -> None:
         """The stream is deleted: the store forgets what it has of it."""
+        for fact in self.left:
+            drop_fact(self.ctx, fact)
         for number in self._told:
             drop_fact(self.ctx, REMOVED_FACT + b"%d/%d" % (self.number, number))
         if self._told_first != 0:

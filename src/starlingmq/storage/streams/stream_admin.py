@@ -231,6 +231,8 @@ class StreamAdmin:
                 self.logs.remove(log)
                 log.close()
                 await asyncio.to_thread(self.directory.delete, log.stream.name, log.stream.next)
+                if isinstance(log.stream, SequencedStream):
+                    log.stream.forget()
                 self.logs.defined()
         finally:
             self.store.release()
