@@ -43,5 +43,5 @@ def test_an_answer_that_tells_of_a_change_waits_for_the_store(subject: str) -> N
 
 @pytest.mark.parametrize("subject", ["INFO", "STREAM.INFO.S", "STREAM.NAMES", "CONSUMER.LIST.S", "STREAM.MSG.GET.S"])
 def test_other_answers_come_while_a_disk_is_full(subject: str) -> None:
-    """What waits for the store ends the connection then."""
+    """Those that wait for the store end the connection then."""
     assert not changes(f"$JS.API.{subject}")

@@ -432,3 +432,66 @@ def test_nobody_waits_for_the_pages_of_a_large_file_that_is_removed(tmp_path: Pa
     files.may_close.set()
     assert files.closed.wait(60)
     journal.close()
+
+
+def thinned(journal: SegmentJournal) -> dict[int, bytes]:
+    """The segment of the first 8 records, of which every fourth one stays."""
+    assert journal.thin(0, lambda offset: offset % 4 == 0)
+    return {offset: record if offset % 4 == 0 or offset > 7 else b"" for offset, record in enumerate(numbered(0, 12))}
+
+
+def test_records_in_the_middle_of_a_segment_are_given_back() -> None:
+    files = SimFiles()
+    journal = journal_of(files)
+    for first in range(0, 12, 4):
+        journal.append(numbered(first, 4))
+    journal.sync()
+    full = files.used()
+    wanted = thinned(journal)
+    for _ in range(2):
+        assert dict(journal.read(0, 100, 1 << 20)) == wanted
+        assert journal.read_at([5, 4, 9]) == [wanted[5], wanted[4], wanted[9]]
+        assert full - files.used() > 500  # of the content of six records; an index was written
+        assert journal.size == sum(one.bytes for one in journal.segments())
+        assert not journal.check(0) and not journal.damage
+        journal.close()
+        journal = journal_of(files)
+
+
+def test_a_segment_that_cannot_be_given_up_stays_as_it_is() -> None:
+    """One that grows, is not synced, or is damaged."""
+    files = SimFiles()
+    journal = journal_of(files)
+    for first in range(0, 12, 4):
+        journal.append(numbered(first, 4))
+    assert not journal.thin(8, lambda offset: False)
+    assert not journal.thin(0, lambda offset: False)
+    journal.sync()
+    assert not journal.thin(8, lambda offset: False)
+    assert not journal.thin(3, lambda offset: False)  # there is none
+    files.fail("write")
+    with pytest.raises(OSError, match="error"):
+        journal.thin(0, lambda offset: False)
+    assert all_of(journal) == list(range(12))
+    files.cache["journal/00000000000000000000.log"].cache[300] ^= 1
+    assert not journal.thin(0, lambda offset: False)
+    assert len(all_of(journal)) == 11
+
+
+def test_a_segment_is_read_while_another_takes_its_place() -> None:
+    files = SimFiles()
+    journal = journal_of(files)
+    for first in range(0, 12, 4):
+        journal.append(numbered(first, 4))
+    journal.sync()
+    seen: list[int] = []
+
+    def keeps(offset: int) -> bool:
+        seen.append(len(journal.read(0, 100, 1 << 20)))
+        return offset != 3
+
+    assert journal.thin(0, keeps)
+    assert set(seen) == {12}
+    assert dict(journal.read(0, 100, 1 << 20))[3] == b""
+    journal.close()
+    assert not files.descriptors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +35,9 @@ class MemoryLog(MemoryJournal):
         raise NotImplementedError
 
     def go_on_at(self, offset: int) -> None:
+        raise NotImplementedError
+
+    def thin(self, first: int, keeps: Callable[[int], bool]) -> bool:
         raise NotImplementedError
 
     def roll(self) -> None:

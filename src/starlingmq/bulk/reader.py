@@ -1,6 +1,7 @@
 """Reads a stream's files while the broker writes them; only the files are shared with it.
 
-POSITION holds the readable end; data before it never changes, except that whole files are deleted. After a record with
+POSITION holds the readable end; data before it never changes, except that whole files are deleted, or replaced by ones
+without the content of messages that were removed. After a record with
 a wrong checksum, reading resumes at the next valid record, and those between count as lost.
 """
 
@@ -19,7 +20,15 @@ import msgspec
 
 from starlingmq.bulk.columns import DAMAGED, DONE, SHORT, Columns, TopicFilter, gather, skip
 from starlingmq.storage.records import RecordError
-from starlingmq.storage.segment.segment_format import HEADER_SIZE, Scan, decode_header, index_name, log_name, parse_name
+from starlingmq.storage.segment.segment_format import (
+    HEADER_SIZE,
+    Scan,
+    decode_header,
+    index_name,
+    log_name,
+    parse_gone_name,
+    parse_name,
+)
 from starlingmq.storage.segment.segment_index import decode_index
 from starlingmq.storage.streams.stream_definition import Definition, identity
 from starlingmq.storage.streams.stream_files import POSITION_BYTES
@@ -69,6 +78,10 @@ class View:
     def __del__(self) -> None:
         os.close(self.fd)
 
+    def is_current(self) -> bool:
+        """Whether it was not replaced. Raises FileNotFoundError."""
+        return os.stat(self.path).st_ino == os.fstat(self.fd).st_ino
+
     def nearest_record(self, offset: int) -> tuple[int, int]:
         """Return offset and position of a known record at this offset or before it."""
         if not self._indexed:
@@ -117,6 +130,7 @@ class StreamReader:
         self._words = memoryview(self._map).cast("Q")
         self._views: dict[int, View] = {}
         self._firsts: list[int] = []
+        self._gone: list[tuple[int, int]] = []  # offsets of files between others that were deleted on purpose
         self._lock = threading.Lock()  # guards these two
 
     def expect(self, id: str, offset: int) -> None:
@@ -145,6 +159,7 @@ class StreamReader:
 
     def _list(self) -> list[int]:
         names = os.listdir(self.directory / "log")
+        self._gone = sorted(found for name in names if (found := parse_gone_name(name)) is not None)
         firsts = sorted(first for name in names if (first := parse_name(name, "log")) is not None)
         with self._lock:
             if firsts != self._firsts:
@@ -156,11 +171,11 @@ class StreamReader:
     def _view(self, first: int) -> View | None:
         with self._lock:
             view = self._views.get(first)
-            if view is None:
-                try:
+            try:
+                if view is None or not view.is_current():
                     view = self._views[first] = View(self.directory / "log" / log_name(first), first)
-                except FileNotFoundError:
-                    return None
+            except FileNotFoundError:
+                return None
             return view
 
     def read(self, start: int, end: int, wanted: TopicFilter) -> Iterator[Columns]:
@@ -176,6 +191,14 @@ class StreamReader:
             if view is None:
                 raise Trimmed(self.name, offset, self.first)
             stop = min(end, firsts[index + 1]) if index + 1 < len(firsts) else end
+            for begin, after in self._gone:
+                if begin <= offset < after:
+                    offset = min(after, stop)
+                    yield Columns(0, offset)
+                elif offset < begin:
+                    stop = min(stop, begin)
+            if offset >= stop:
+                continue
             for columns in _rows(view, offset, stop, wanted):
                 offset = columns.next
                 yield columns

@@ -597,7 +597,7 @@ class JetStream(JetStreamPort):
             self._save_at = self.ctx.now + STORE_SECONDS
 
     def _store_all(self, now: float) -> None:
-        """What has changed. A large state, which is stored whole, rests for longer before it is stored again."""
+        """All changes. A large state, which is stored whole, rests for longer before it is stored again."""
         rest: dict[BoundConsumer, None] = {}
         for reader in self._unsaved:
             if reader.rests_until > now:

@@ -308,7 +308,7 @@ class MessageIndex:
             self.remove(self.first)
 
     def _drop_blocks(self, numbers: list[int]) -> None:
-        """What stays is less than what goes, so the topics are found again."""
+        """Fewer stay than go, so the topics are found again."""
         for number in numbers:
             block = self.blocks.pop(number)
             self.changed.pop(number, None)
@@ -434,6 +434,19 @@ class MessageIndex:
                 break
             if not self.has(seq):
                 found.append(seq)
+        return found
+
+    def live_between(self, first: int, last: int) -> int:
+        """How many there are from ``first`` to ``last``."""
+        found = 0
+        for number in range(first >> SHIFT, (last >> SHIFT) + 1):
+            block = self.blocks.get(number)
+            if block is not None:
+                if number << SHIFT >= first and (number << SHIFT | MASK) <= last:
+                    found += block.live
+                else:
+                    low, high = max(first - (number << SHIFT), 0), last - (number << SHIFT) + 1
+                    found += sum([each is not None for each in block.topics[low:high]])
         return found
 
     def removed_bits(self, number: int) -> bytes:

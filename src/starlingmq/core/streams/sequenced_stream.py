@@ -31,6 +31,7 @@ from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.router.stream import Stream
 from starlingmq.core.streams.message_index import (
+    MASK,
     REMEMBERED_MAX,
     SHIFT,
     MessageIndex,
@@ -581,6 +582,13 @@ class SequencedStream(Stream):
                     del self._told[number]
             self._told_first = index.first
             put_fact(ctx, FIRST_FACT + b"%d" % self.number, b"%d" % index.first)
+
+    def gave_back(self, gaps: list[tuple[int, int]]) -> None:
+        """The log has nothing between the sequences of each pair: the store need not know what was removed there."""
+        for first, last in gaps:
+            for number in [each for each in self._told if first <= each << SHIFT and (each << SHIFT | MASK) <= last]:
+                drop_fact(self.ctx, REMOVED_FACT + b"%d/%d" % (self.number, number))
+                del self._told[number]
 
     def forget(self) -> None:
         """The stream is deleted: the store forgets what it has of it."""

@@ -293,6 +293,51 @@ class SegmentJournal:
             end = segment.next
         self._remove(lambda segments: [one for one in segments if first <= one.first < end and one.next <= end])
 
+    def thin(self, first: int, keeps: Callable[[int], bool]) -> bool:
+        """Write the segment that begins with this offset again, with empty records in place of those whose offsets
+        ``keeps`` refuses. Returns whether it was: one that is damaged, not synced or still grows stays as it is. May
+        wait for the disk. Raises OSError, and then nothing has changed."""
+        segment_set = self._segment_set
+        with segment_set.lock:
+            if first not in segment_set.firsts:
+                return False
+            segment = segment_set.segments[segment_set.firsts.index(first)]
+            if not segment.sealed or segment.dirty or segment.torn or segment.doubted or segment.damaged:
+                return False
+            segment_set.use(segment).pins += 1
+        try:
+            scan = segment.scan(segment.next)
+            if scan.gaps or scan.next < segment.next:
+                return False
+            marks: list[int] = []
+            content = [record if keeps(offset) else b"" for offset, record in scan.records()]
+            data = encode(content, first, segment.salt, marks)
+            with segment_set.lock:
+                return self._put_in_place(segment, data, marks)
+        finally:
+            with segment_set.lock:
+                segment_set.unpin(segment)
+
+    def _put_in_place(self, segment: SegmentFile, data: bytes, marks: list[int]) -> bool:
+        segment_set = self._segment_set
+        if segment.gone:
+            return False
+        remove_if_there(self._files, segment_set.path(index_name(segment.first)))  # it would not agree with the file
+        segment_set.sync_directory()
+        copy = SegmentFile(self._files, segment.path, segment.first, segment.salt, segment.created)
+        header = SegmentHeader(segment.first, segment.created, segment.salt).encode()
+        copy.fd = write_whole(self._files, segment.path, header + data, sync=True)
+        assert copy.index is not None
+        copy.index.note(marks, segment.first, HEADER_SIZE)
+        copy.next = copy.synced_next = segment.next
+        copy.size = copy.synced_size = HEADER_SIZE + len(data)
+        copy.listed = copy.sealed = True
+        copy.modified = segment.modified
+        segment_set.insert(copy)
+        segment_set.write_index(copy)
+        segment_set.settle_names()
+        return True
+
     def _remove(self, choose: Callable[[list[SegmentFile]], list[SegmentFile]]) -> None:
         """Delete those that ``choose`` selects from all but the last one."""
         segment_set = self._segment_set

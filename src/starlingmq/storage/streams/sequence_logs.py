@@ -50,7 +50,9 @@ class LogOfStream(SequenceLog):
         return found or [None]
 
     def decoded(self, at: int, record: bytes) -> Message | None:
-        """The message of the record at this offset; None: it is damaged."""
+        """The message of the record at this offset; None: it was removed, or is damaged."""
+        if not record:
+            return None
         try:
             return decode_message(record)
         except RecordError as error:

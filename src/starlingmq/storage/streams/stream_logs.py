@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from itertools import pairwise
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -28,6 +29,7 @@ from starlingmq.storage.streams.stream_definition import Definition
 
 logger = logging.getLogger("starlingmq.storage")
 
+SPARSE_SECONDS: Final = 60.0  # between two looks for files of which most messages were removed
 FILES_MIN: Final = 8  # files of a stream with a size limit: the oldest eighth is deleted at a time
 
 
@@ -43,6 +45,11 @@ class StreamJournal(Journal, Protocol):
 
     def cut_to(self, offset: int) -> None:
         """Remove the records from this offset on, which is not above ``next``. The offset will be used again."""
+        ...
+
+    def thin(self, first: int, keeps: Callable[[int], bool]) -> bool:
+        """Give back the room of records in the segment that begins with this offset, except those whose offsets
+        ``keeps`` wants. Returns whether that was possible."""
         ...
 
     def roll(self) -> None:
@@ -77,6 +84,8 @@ class StreamLog:
         self.position = position or NoPosition()
         self.consumers = Consumers()
         self.shown = -1
+        self._sparse_at = 0.0  # the next look for sparse files
+        self._live: dict[int, int] = {}  # messages of files that were thinned, then
         self.define(definition)
 
     def define(self, definition: Definition) -> None:
@@ -133,9 +142,41 @@ class StreamLog:
         if seconds and now - begun > seconds / FILES_MIN:
             self.journal.roll()
         cutoff = self.cutoff(now)
-        if cutoff <= self.journal.first:
+        sparse = self._sparse(now)
+        if cutoff <= self.journal.first and not sparse:
             return None
-        return lambda: self.give_up(cutoff)
+
+        def work() -> None:
+            self.give_up(cutoff)
+            self._thin(sparse)
+
+        return work
+
+    def _sparse(self, now: float) -> list[tuple[int, int]]:
+        """First offset, and number of messages, of the files that have at most half of those that they had."""
+        stream = self.stream
+        if not isinstance(stream, SequencedStream) or now < self._sparse_at:
+            return []
+        self._sparse_at = now + SPARSE_SECONDS
+        files = [file for file in self.journal.segments() if isinstance(file, SegmentInfo)]
+        stream.gave_back([(one.next + 1, other.first) for one, other in pairwise(files) if one.next < other.first])
+        self._live = {file.first: self._live.get(file.first, file.next - file.first) for file in files}
+        found = []
+        for file in files:
+            live = stream.index.live_between(file.first + 1, file.next)
+            if not file.grows and live * 2 <= self._live[file.first] > 0:
+                found.append((file.first, live))
+        return found
+
+    def _thin(self, sparse: list[tuple[int, int]]) -> None:
+        """May wait for the disk. Raises OSError."""
+        stream = self.stream
+        assert isinstance(stream, SequencedStream) or not sparse
+        for first, live in sparse:
+            if live == 0:
+                self.journal.drop(first)
+            elif self.journal.thin(first, lambda offset: cast(SequencedStream, stream).index.has(offset + 1)):
+                self._live[first] = live
 
     def give_up(self, before: int) -> None:
         """Delete the files that end at this offset or before. May wait for the disk. Raises OSError."""
