@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
+import struct
 
 from starlingmq.client import Client
 from starlingmq.client.client import UNREAD_MAX
-from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Packet, Publish
+from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Packet, Publish, encode
 from starlingmq.wire.packets import PUBACK
 from tests.patience import within
 from tests.peer import Peer
@@ -43,3 +46,25 @@ async def test_acknowledgements_are_not_lost_with_unread_messages() -> None:
         acknowledged, goodbye, end = await read
     assert isinstance(acknowledged, Ack) and acknowledged.type == PUBACK
     assert isinstance(goodbye, Disconnect) and end is None
+
+
+async def test_a_connection_that_was_reset_ends_at_once() -> None:
+    """Also where nothing is left to be written, which would have shown it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        client = Client(f"mqtt://127.0.0.1:{port}", reconnect=False)
+        connecting = asyncio.ensure_future(client.connect())
+        there, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
+        with there:
+            there.sendall(encode(Connack(False, 0), 5))
+            async with within(30):
+                await connecting
+            there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        link = client._link
+        assert link is not None
+        poll = select.poll()
+        poll.register(link.socket().fileno(), select.POLLHUP)
+        assert poll.poll(20_000)
+        link.end(20.0)
+        async with within(10):
+            await link.closed

@@ -172,11 +172,14 @@ class Link(asyncio.Protocol):
         self.set_reading(True)
         if self._transport.is_closing():
             return
-        if self._transport.can_write_eof():
-            self._ended = True
-            self._transport.write_eof()
-        else:
-            self._transport.close()
+        self._ended = self._transport.can_write_eof()
+        try:
+            if self._ended:
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+        except OSError:  # the other side has gone already
+            self._transport.abort()
 
     def close(self) -> None:
         """Close once everything written has been sent."""
