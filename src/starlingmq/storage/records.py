@@ -13,7 +13,8 @@ MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed <
             is payload.
             A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers. A stream is
             a receiver, too (docs/STREAMS.md), and its own log has the same record without receivers. The state of a
-            producer as of this message is also encoded as a receiver, so that both are stored atomically.
+            producer as of this message is also encoded as a receiver, so that both are stored atomically; so is
+            a fact that goes with it (FACT_WITH).
 OPERATIONS  u8 2, then operations: u8 kind (a number of core.context.ready), session, then as ``operations`` defines per
             kind.
 """
@@ -38,6 +39,7 @@ STREAM: Final = 32  # a stream; the identifiers are the offset of the message in
 PRODUCER: Final = (
     64  # not a receiver but who published it: the identifiers are its state and its key (core.publish.producers)
 )
+FACT_ID: Final = 1  # the packet id with PRODUCER: the identifiers are a fact, as in FACT_PUT
 RETAINED: Final = 8  # message flags: it becomes the retained message of its topic
 
 EXPIRES: Final = 16

@@ -32,6 +32,7 @@ from starlingmq.core.session.production import STATE_SIZE
 from starlingmq.storage.keys import fact_key, retained_key, session_key, subscription_key
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.records import (
+    FACT_ID,
     INBOUND,
     MESSAGE,
     OPERATIONS,
@@ -192,6 +193,11 @@ class StoreImage:
         for number, packet_id, flags, ids in split_receivers(receivers):
             if flags & STREAM:
                 self.kept.append(StreamPut(number, decode_number(ids), message))
+                continue
+            if flags & PRODUCER and packet_id == FACT_ID:
+                key, value = split_fact(ids)
+                self.facts[key] = value
+                self.changes.put(fact_key(key), value)
                 continue
             if flags & PRODUCER:
                 self._produced(PRODUCER_FACT + ids[STATE_SIZE:], ids[:STATE_SIZE])

@@ -29,6 +29,7 @@ from librt.strings import BytesWriter, write_f64_le
 from starlingmq.core.context.ready import (
     FACT_DELETE,
     FACT_PUT,
+    FACT_WITH,
     INBOUND_COMPLETED,
     INBOUND_DELETE,
     INBOUND_PUT,
@@ -53,6 +54,7 @@ from starlingmq.core.messages.stored_messages import PROMISED, RETAIN
 from starlingmq.core.router.stream import Stream
 from starlingmq.core.session.session import Session
 from starlingmq.storage.records import (
+    FACT_ID,
     INBOUND,
     OPERATIONS,
     PRODUCER,
@@ -213,6 +215,16 @@ class TurnEncoder:
                 message = message.copy()
             self._begin(message)
             put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)
+            return
+        if kind == FACT_WITH:
+            self.rare.append(write)
+            message = write.message
+            assert message is not None
+            if message.offset >= 0 and message is not self._message:
+                message = message.copy()
+            self._begin(message)
+            fact = encode_number(len(write.topic)) + write.topic + write.value
+            put_receiver(self._receivers, 0, FACT_ID, PRODUCER, fact)
             return
         if session is None:
             self._other(write, 0)

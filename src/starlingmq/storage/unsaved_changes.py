@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlingmq.core.context.ready import (
     FACT_DELETE,
     FACT_PUT,
+    FACT_WITH,
     PRODUCER_PUT,
     RETAINED_DELETE,
     RETAINED_PUT,
@@ -38,7 +39,7 @@ class UnsavedChanges:
             self.values.put(retained_key(write.message.topic), encode_retained(write.message))
         elif kind == RETAINED_DELETE:
             self.values.delete(retained_key(write.topic))
-        elif kind == FACT_PUT:
+        elif kind in (FACT_PUT, FACT_WITH):
             self.values.put(fact_key(write.topic), write.value)
         elif kind == PRODUCER_PUT:
             self.values.put(fact_key(PRODUCER_FACT + write.topic), write.value)

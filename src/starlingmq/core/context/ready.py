@@ -35,6 +35,8 @@ FACT_DELETE: Final = 15  # topic = the key
 STREAM_PUT: Final = 16  # in Deliveries: the session is a stream, which is to store the message
 PRODUCER_PUT: Final = 17  # message, topic = the key of a producer, value: its state as of this message
 
+FACT_WITH: Final = 18  # message, topic = a key, value: a fact that is stored in the record of the message
+
 
 class Write:
     """One change of stored state; ``kind`` is one of the constants above."""
