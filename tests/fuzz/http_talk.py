@@ -10,6 +10,7 @@ READ: Final = (
     b"overview", b"cluster/overview", b"links", b"log", b"clients", b"activity", b"sessions", b"subscriptions",
     b"session", b"nodes", b"routes", b"groups", b"drain", b"retained", b"retained/message", b"metrics", b"bans",
     b"storage", b"streams", b"config", b"listeners", b"openapi.json", b"tail", b"trace", b"peers",
+    b"topics/last", b"topics/history",
 )  # fmt: skip
 CHANGE: Final = (
     b"publish", b"bans", b"streams", b"streams/trim", b"drain", b"reload", b"cluster/leave", b"client", b"session",
@@ -20,6 +21,7 @@ METHODS: Final = (b"POST", b"PUT", b"DELETE", b"PATCH", b"HEAD", b"OPTIONS", b"T
 QUERY: Final = (
     b"", b"", b"?limit=10", b"?limit=-1", b"?limit=99999999999999999999", b"?cursor=%ff", b"?node=n9", b"?topic=a/%00",
     b"?filter=%23", b"?filter=", b"?client_id=" + b"x" * 3000, b"?&&&=", b"?limit=1&limit=2", b"?name=%f0%28%8c%28",
+    b"?topic=canary&before=-1", b"?topic=canary&since=2026-13-01T", b"?topic=canary&limit=10&before=1&stream=%2f",
 )  # fmt: skip
 FORGED: Final = b'{"topic": "sane/exchange", "payload": "forged"}'
 BODIES: Final = (

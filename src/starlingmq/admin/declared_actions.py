@@ -61,7 +61,7 @@ TAGS: Final = {
     "cluster": ("cluster", "copies", "drain", "groups", "nodes", "peers", "rebalance", "restart", "routes", "shares"),
     "connectors": ("connectors",),
     "links": ("links",),
-    "messages": ("publish", "retained"),
+    "messages": ("publish", "retained", "topics"),
     "metrics": ("metrics",),
     "overview": ("actions", "droppers", "history", "log", "overview"),
     "sessions": ("activity", "client", "clients", "session", "sessions", "subscriptions"),

@@ -26,6 +26,11 @@ class ListView(Struct, frozen=True):
     filters: Annotated[dict[str, str], Meta(description="Parameters with a text, and what each selects.")]
 
 
+def _is_whole(declared: Declared) -> bool:
+    """Whether it is a list without a question, such as that for one topic."""
+    return not any(each.required for each in fields(declared.request))
+
+
 def _view(declared: Declared) -> ListView:
     name, columns = table_of(declared)
     shown = [ListColumn(field, one.title, one.kind) for field, one in columns.items()]
@@ -38,4 +43,4 @@ class ListActions:
     @action("lists", "GET /lists", tag="overview")
     async def lists(self) -> list[ListView]:
         """List the lists that have columns, with their filters, as the dashboard shows them."""
-        return [_view(one) for one in DECLARED.values() if one.columns]
+        return [_view(one) for one in DECLARED.values() if one.columns and _is_whole(one)]

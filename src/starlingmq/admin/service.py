@@ -49,6 +49,7 @@ from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions
 from starlingmq.admin.sorted_lists import SortedLists
 from starlingmq.admin.stream_requests import StreamsReply
+from starlingmq.admin.topic_actions import TopicActions
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import NoArguments, ask, texts, typed
 from starlingmq.net.control_socket import Action, Report
@@ -153,6 +154,7 @@ class AdminService:
             AccessActions(self.local_node),
             SortedLists(self.local_node.driver, self.local_node.name, self.groups),
             MessageActions(self.local_node.driver),
+            TopicActions(self.local_node.driver),
             OverviewActions(self.local_node, self.session_totals_job),
             SettingActions(self.local_node),
             LiveChangeActions(self.local_node),

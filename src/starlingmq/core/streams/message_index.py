@@ -13,7 +13,7 @@ Memory for a message: 20 bytes, and 8 more if its topic has others.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 from starlingmq.core.messages.message import Message
@@ -105,6 +105,14 @@ class TopicSequences:
             return 0
         found = self._all
         return 1 if found is None else len(found) - bisect_left(found, seq, self._head)
+
+    def newest(self, end: int, limit: int) -> list[int]:
+        """The last ones up to ``end``, falling, at most ``limit``."""
+        found = self._all
+        if found is None:
+            return [self.last] if 0 < self.last <= end and limit > 0 else []
+        after = bisect_right(found, end, self._head)
+        return list(found[max(self._head, after - limit) : after])[::-1]
 
     def oldest(self, keep: int) -> list[int]:
         """All but the newest ``keep``."""
