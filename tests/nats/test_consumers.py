@@ -198,6 +198,7 @@ def test_a_consumer_that_may_not_be_idle_at_all_leaves_time_for_others() -> None
     policy.inactive = 1e-9
     reader = hub.jetstream.add_consumer(hub.stream, "d", policy, b"{}", hub.world.now, b"")
     hub.jetstream.pull(reader, b"_INBOX/1", b'{"batch":1}', peer.client)
+    hub.world.run()
     hub.world.advance(0.3)
     assert not reader.gone
     assert hub.jetstream.due_at > hub.world.now + 0.1

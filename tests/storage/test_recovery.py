@@ -13,6 +13,8 @@ from tests.storage.memory_engine import MemoryKv
 from tests.storage.world import StoredWorld
 
 from starlingmq.core.context.ready import Ready
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import RELEASED, Outgoing
 from starlingmq.core.session.session import Subscription
 from starlingmq.storage.checkpointer import CHECKPOINT_AGAIN
 from starlingmq.storage.keys import META_CHECKPOINT, SESSION, SUBSCRIPTION
@@ -464,3 +466,18 @@ def test_messages_for_another_node_keep_their_sequence_after_a_restart(world: St
         (b"1", 1, (1 << 40) + 1),
         (b"2", 1, (1 << 40) + 2),
     ]
+
+
+def test_a_handshake_that_came_without_its_message_goes_on(world: StoredWorld) -> None:
+    """Such as one that an earlier broker had begun, or another node."""
+    subscriber(world).drop()
+    session = world.state.ctx.sessions["sub"]
+    nothing = Message(b"t/1", b"", 2, False, b"", 0.0, "", world.now)
+    world.state.mover.put_window(session, 3, RELEASED, Outgoing(nothing, 2, False, b"", None))
+    world.run()
+    world.restart()
+    client = back(world)
+    assert client.expect(Ack).type == PUBREL
+    client.send(Ack(PUBCOMP, 3))
+    window = world.state.ctx.sessions["sub"].window
+    assert window is not None and not window.entries

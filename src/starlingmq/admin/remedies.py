@@ -86,6 +86,8 @@ DROPPED: Final = {
     "passed_on": "nothing: the message is not lost",
     "stream_refused": "look at the publisher, or at the settings of the stream",
     "stream_full": "let readers catch up, or raise the retention of the stream (ctl stream list)",
+    "stream_removed": "raise the limits of the stream, or let its readers catch up",
+    "max_deliveries": "find out why workers fail, and keep dead letters in a stream",
     "retained_quota": (
         "raise limits.retained_messages, retained_bytes or cluster.etcd.quota, or remove retained messages (ctl "
         "unretain)"

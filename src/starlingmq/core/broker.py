@@ -28,6 +28,7 @@ from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.delivery.group_engine import GroupEngine
 from starlingmq.core.intake.packet_intake import PacketIntake
 from starlingmq.core.jetstream.hub import JetStream
+from starlingmq.core.jetstream.stream_readers import MqttReaders
 from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.commands import LISTENERS, Nats
 from starlingmq.core.observe.audit import Audit
@@ -140,7 +141,21 @@ class BrokerState:
         )
         self.jetstream = JetStream(self.ctx, self.router, self.delivery, self.nats.spellings)
         self.nats.publishing.jetstream = self.nats.jetstream = self.jetstream
+        self._connect_readers()
         self.caches = Caches(self.router, self.nats.spellings)
+
+    def _connect_readers(self) -> None:
+        """Let MQTT clients read streams."""
+        reads = self.jetstream.reads = MqttReaders(
+            self.ctx,
+            self.router,
+            self.delivery,
+            self.groups,
+            self.subscribing,
+            self.jetstream.streams,
+            self.jetstream,
+        )
+        self.groups.reads = self.subscribing.reads = self.restoring.reads = reads
 
     def configure(
         self,
@@ -270,8 +285,8 @@ class BrokerState:
         window = session.window
         if session.queue is not None or session.replay is not None or (window is not None and window.owed):
             self._more(client)
-        elif session.shares is not None:
-            self.groups.relieve(session)
+        elif session.shares is not None or session.reads is not None:
+            self.delivery.go_on(session)
 
     def _more(self, client: Client) -> None:
         session = client.session

@@ -97,6 +97,14 @@ def _create(api: Api, asked: ConsumerRequest, request: ApiRequest) -> Fields:
     return _info(api, stream, consumer, request.now)
 
 
+def create_consumer(api: Api, stream: SequencedStream, name: str, config: ConsumerConfig, now: float) -> Consumer:
+    """A consumer that no client has asked for by the API."""
+    configs.check_consumer(config, stream_config_of(stream.config), False)
+    consumer = _add(api, stream, name, config)
+    api.advisories.tell("CONSUMER.CREATED", now, stream.name, consumer.name, action="create")
+    return consumer
+
+
 def _change(api: Api, stream: SequencedStream, existing: Consumer, asked: ConsumerRequest) -> Consumer:
     config, old = asked.config, configs.consumer_config_of(existing.config)
     if asked.action == "create" and config != old:

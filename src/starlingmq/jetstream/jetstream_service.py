@@ -23,8 +23,10 @@ from starlingmq.jetstream.advisories import Advisories
 from starlingmq.jetstream.api import answer, changes
 from starlingmq.jetstream.api_errors import INSUFFICIENT_RESOURCES, STREAM_UPDATE, ApiError
 from starlingmq.jetstream.api_requests import Api, ApiRequest, NotAllowedError
-from starlingmq.jetstream.consumer_config import consumer_config_of, consumer_policy
+from starlingmq.jetstream.consumer_api import create_consumer
+from starlingmq.jetstream.consumer_config import ConsumerConfig, consumer_config_of, consumer_policy
 from starlingmq.jetstream.stream_config import stream_config_of, stream_policy
+from starlingmq.jetstream.subjects import filter_subject
 from starlingmq.wire.nats_subjects import topic_of
 from starlingmq.wire.reasons import MqttError
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starlingmq.jetstream")
 
+QUEUE_DELIVERIES: Final = 5  # of a message in a work queue of MQTT, unless its consumer is changed
 LETTERS: Final = string.ascii_letters + string.digits
 NEEDS_RIGHTS: Final = "the client may not read this stream (allow: stream), or not subscribe to all that it would keep"
 ID_LENGTH: Final = 22  # as those of nats-server
@@ -93,7 +96,7 @@ class JetStreamService(Adviser):
         self.hub.stored_consumers = {}
         self.hub.forget_lost()
         self.hub.remove_done()
-        self.hub.adviser = self
+        self.hub.adviser = self.hub.reads.queues.maker = self
         self.hub.enabled = True
 
     def take(self, request: SystemRequest) -> None:
@@ -179,6 +182,18 @@ class JetStreamService(Adviser):
 
     def add_consumer(self, stream: SequencedStream, name: str, policy: ConsumerPolicy, config: bytes) -> BoundConsumer:
         return self.hub.add_consumer(stream, name, policy, config, self._driver.clock(), b"")
+
+    def make_queue(self, stream: SequencedStream, name: str, filters: list[bytes]) -> None:
+        """A consumer that is a work queue of MQTT. Raises ValueError."""
+        config = ConsumerConfig(durable_name=name, name=name, ack_policy="explicit", max_deliver=QUEUE_DELIVERIES)
+        config.description = "a work queue of MQTT"
+        config.filter_subjects = [filter_subject(each) for each in filters]
+        if len(filters) == 1:
+            config.filter_subject = config.filter_subjects.pop()
+        try:
+            create_consumer(self.api, stream, name, config, self._driver.clock())
+        except ApiError as error:
+            raise ValueError(error.description) from None
 
     def change_consumer(
         self, stream: SequencedStream, name: str, policy: ConsumerPolicy, config: bytes

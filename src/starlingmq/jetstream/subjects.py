@@ -32,6 +32,19 @@ def subject_text(topic: bytes) -> str:
     return subject_of(topic).decode()
 
 
+def filter_subject(filter: bytes) -> str:
+    """The subject with the topic filter ``filter``. Raises ValueError if there is none."""
+    tokens = [
+        b"*" if level == b"+" else level if level in (b"#", b"") else subject_of(level) for level in filter.split(b"/")
+    ]
+    if tokens[-2:] == [b"*", b"#"]:
+        tokens[-2:] = [b">"]
+    subject = b".".join(tokens)
+    if filter_of(subject) != filter:
+        raise ValueError(f"the filter {filter.decode()} has no counterpart in NATS, which consumers need")
+    return subject.decode()
+
+
 def covers(wide: bytes, narrow: bytes) -> bool:
     """Whether everything that ``narrow`` matches is matched by ``wide`` as well."""
     levels = narrow.split(b"/")

@@ -127,6 +127,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
             state.jetstream.restore(log.stream, image.facts)
         else:
             state.router.add_stream(log.stream)
+    state.jetstream.reads.restore_positions(image.facts)
     state.jetstream.restored(image.facts)
     recovered = Recovered()
     recovered.replayed = replayed
@@ -141,6 +142,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
     state.publishing.producers.restore(image.facts)
     state.publishing.retained.restore(image.facts)
     state.peers.restore(image.highest, image.facts)
+    state.jetstream.reads.restored()
     state.groups.restored()
     state.ctx.numbers_from(image.next_number)
     recovered.changes = image.replayed()

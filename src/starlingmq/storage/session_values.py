@@ -165,6 +165,8 @@ def encode_holdings(session: Session, as_of: int) -> bytes:
     window: list[WindowValue] = []
     if session.window is not None:
         for packet_id, outgoing in session.window.entries.items():
+            if outgoing.ticket != 0 and outgoing.qos == 1:  # of a work queue, which has it
+                continue
             flags = outgoing.qos | (4 if outgoing.retain else 0)
             window.append(WindowValue(packet_id, outgoing.message.offset, flags, outgoing.stage, outgoing.ids))
     inbound: list[InboundValue] = []

@@ -19,6 +19,8 @@ from starlingmq.core.session.qos import MAX_PACKET_ID, Handshake, Inbound, SendW
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import GROUP_PREFIX, NEVER, NODE_PREFIX, Session, Subscription, Will
 from starlingmq.core.session.will_rule import due_after
+from starlingmq.core.streams.read_port import ReadPort
+from starlingmq.core.streams.stream_filters import OF_STREAMS
 from starlingmq.core.topics.topics import parse_share
 from starlingmq.core.turn.timers import TimerWheel
 
@@ -30,6 +32,7 @@ class Restoring:
     retained_wheel: TimerWheel
     ending: Ending
     sharing: GroupEngine
+    reads: ReadPort  # set after construction
 
     def __init__(
         self,
@@ -68,6 +71,9 @@ class Restoring:
         share = parse_share(whole)
         filter = whole if share is None else share[1]
         subscription = Subscription(session, filter, qos, no_local, retain_as_published, ids)
+        if filter.startswith(OF_STREAMS):
+            self.reads.restore(session, whole, subscription)
+            return
         session.add_subscription(whole, subscription)
         if share is None:
             self.router.subscribe(subscription)

@@ -50,7 +50,7 @@ SHARED_SIZE: Final = 512  # a larger payload is not copied for each receiver: it
 
 class Delivery:
     ctx: Context
-    sharing: GroupPort  # handles the messages of groups; set after construction
+    sharing: GroupPort  # handles the messages of groups, and of streams that are read; set after construction
     postponed: dict[Session, list[bytes]]  # they continue when storing works again; with frames for their clients
     links_postponed: list[tuple[Client, bytes]]  # frames for other nodes, sent then (see StorageFailure)
 
@@ -209,7 +209,7 @@ class Delivery:
             for packet_id, outgoing in reversed(list(window.entries.items())):
                 if outgoing.source is None:
                     continue
-                if outgoing.qos == 1:
+                if outgoing.qos == 1 or self.sharing.competes(outgoing):
                     if self.sharing.give_back(outgoing):
                         window.discard(packet_id)
                 else:
@@ -431,7 +431,7 @@ class Delivery:
             self._send_owed(session, session.client, window)
         if session.queue is not None and not session.is_group_queue:
             self.pump(session)
-        if session.shares is not None:
+        if session.shares is not None or session.reads is not None:
             self.sharing.relieve(session)
 
     def pump(self, session: Session) -> None:
@@ -499,11 +499,11 @@ class Delivery:
 
     # Acknowledgements, one at a time
 
-    def puback(self, session: Session, packet_id: int) -> None:
+    def puback(self, session: Session, packet_id: int, reason: int = 0) -> None:
         window = session.window
         outgoing = None if window is None else window.acknowledged(packet_id)
         if outgoing is not None:  # else it is late or repeated, and changes nothing
-            self.forget(session, packet_id, outgoing)
+            self.forget(session, packet_id, outgoing, reason >= 0x80)
 
     def pubrec(self, session: Session, client: Client, packet_id: int, reason: int) -> None:
         ctx = self.ctx
@@ -511,7 +511,7 @@ class Delivery:
         if reason >= 0x80:
             refused = None if window is None else window.refused(packet_id)
             if refused is not None:
-                self.forget(session, packet_id, refused)
+                self.forget(session, packet_id, refused, True)
             return
         if window is None or not window.received(packet_id, ctx.now):
             self.unknown_packet_id(client, 0x62, packet_id)
@@ -528,10 +528,10 @@ class Delivery:
         if outgoing is not None:
             self.forget(session, packet_id, outgoing)
 
-    def forget(self, session: Session, packet_id: int, outgoing: Outgoing) -> None:
+    def forget(self, session: Session, packet_id: int, outgoing: Outgoing, refused: bool = False) -> None:
         """A packet id is free again: record it, and let the queue advance."""
         if outgoing.ticket != 0:
-            self.sharing.settle(outgoing)
+            self.sharing.settle(outgoing, refused)
         if len(outgoing.message.id) != 0 and self.ctx.audit is not None:
             self.ctx.audit.acknowledged(session.client_id, outgoing)
         if self.ctx.recording and session.expiry != 0:
@@ -550,7 +550,7 @@ class Delivery:
 
     def resume(self, session: Session, client: Client) -> None:
         """After a reconnection: all unacknowledged messages in their first order, then the queue [MQTT-4.4.0-1]."""
-        if session.shares is not None:
+        if session.shares is not None or session.reads is not None:
             self.sharing.session_connected(session)
         window = session.window
         if window is not None:
@@ -657,7 +657,7 @@ class Delivery:
             pos += 4
         if pos != begin:
             window.bytes -= size
-            if session.queue is not None or session.shares is not None:
+            if session.queue is not None or session.shares is not None or session.reads is not None:
                 self.go_on(session)
         return pos
 
@@ -702,7 +702,7 @@ class Delivery:
         """Move a QoS 1 or 2 message into the window and send it."""
         ctx = self.ctx
         packet_id = window.add(outgoing, ctx.now)
-        if ctx.recording and session.expiry != 0:
+        if ctx.recording and session.expiry != 0 and (outgoing.ticket == 0 or outgoing.qos == 2):
             ctx.ready.deliver(WINDOW_PUT, session, outgoing)
             if client.stored_from < 0 and not ctx.refusing:  # then it is QoS 1, which may arrive twice
                 client.stored_from = len(client.frames)
@@ -880,7 +880,7 @@ class Delivery:
         self.drop(session, outgoing, reason)
         self.ctx.note(QUEUE_DELETE, session, outgoing)
         if outgoing.ticket != 0:
-            self.sharing.settle(outgoing)
+            self.sharing.settle(outgoing, True)
 
     def drop(self, session: Session, outgoing: Outgoing, reason: str) -> None:
         self.ctx.drop(reason, session.client_id, 1, outgoing.message.topic)
@@ -894,7 +894,7 @@ class Delivery:
         """Remove a message that this client will never accept because of its size from the window."""
         outgoing = window.entries.get(packet_id)
         if outgoing is not None and outgoing.ticket != 0:
-            self.sharing.settle(outgoing)
+            self.sharing.settle(outgoing, True)
         window.discard(packet_id)
         if self.ctx.recording and session.expiry != 0:
             self.ctx.done(session, packet_id)

@@ -26,6 +26,7 @@ from starlingmq.core.router.router import Router
 from starlingmq.core.session.qos import MAX_PACKET_ID, SendWindow
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import GROUP_PREFIX, NATS_PREFIX, NEVER, Session, Subscription
+from starlingmq.core.streams.read_port import ReadPort
 from starlingmq.core.topics.topics import parse_share
 
 SWEEP_SECONDS: Final = 1.0  # between two searches for messages that have waited too long
@@ -33,6 +34,7 @@ SWEPT_PER_TURN: Final = 1000  # messages of one group queue
 GIVEN_PER_TURN: Final = 1024  # of one group queue before others get their turn
 GROUPS_PER_TURN: Final = 256
 GROUPS_PER_UNIT: Final = 32  # of one member that are looked at for the work of one message
+KEPT_SECONDS: Final = 7 * 86400.0  # for which a group keeps its position in a stream after it has lost its last member
 TOO_LARGE: Final = "packet_too_large"  # reason of messages that no connected member accepts
 
 
@@ -40,6 +42,7 @@ class GroupEngine(GroupPort):
     ctx: Context
     router: Router
     delivery: Delivery
+    reads: ReadPort  # set after construction
     lines: dict[Group, None]  # groups with a group queue
     news: dict[Group, None] | None  # in a cluster: groups whose group queue, members or room changed
     ended: list[bytes]  # in a cluster: groups that have ended
@@ -217,8 +220,11 @@ class GroupEngine(GroupPort):
             if self.has_line(group):
                 self.advancing[group] = None
 
-    def settle(self, outgoing: Outgoing) -> None:
+    def settle(self, outgoing: Outgoing, refused: bool = False) -> None:
         group = outgoing.source
+        if outgoing.ticket != 0 and group is not None and not isinstance(group, Group):
+            self.reads.settle(outgoing, refused)
+            return
         if outgoing.ticket == 0 or not isinstance(group, Group) or group.line is None or group.line.window is None:
             return
         self._done(group, group.line.window.entries.get(outgoing.ticket))
@@ -226,7 +232,9 @@ class GroupEngine(GroupPort):
     def give_back(self, outgoing: Outgoing) -> bool:
         group = outgoing.source
         if not isinstance(group, Group):
-            return False
+            if group is not None:
+                self.reads.give_back(outgoing)
+            return group is not None
         found = self.router.group(group.share())
         if found is None:
             return False
@@ -249,6 +257,9 @@ class GroupEngine(GroupPort):
         self.changed(found)
         return True
 
+    def competes(self, outgoing: Outgoing) -> bool:
+        return outgoing.source is not None and not isinstance(outgoing.source, Group)
+
     # Advancing the group queue
 
     def session_connected(self, session: Session) -> None:
@@ -259,8 +270,10 @@ class GroupEngine(GroupPort):
                 cast(Group, each).member_connected(session)
             for each in shares:
                 group = cast(Group, each)
-                if group.line is not None or self.news is not None:
+                if group.line is not None or self.news is not None or group.feeder is not None:
                     self.changed(group)
+        if session.reads is not None:
+            self.reads.session_connected(session)
 
     def relieve(self, session: Session) -> None:
         """Called after each write to a member, and each acknowledgement. A member of many groups has waiting messages
@@ -273,6 +286,8 @@ class GroupEngine(GroupPort):
                 if group.full or self.has_line(group):
                     group.full = False
                     self.changed(group)
+        if session.reads is not None:
+            self.reads.relieve(session)
 
     def pending(self) -> bool:
         """Whether there is work for the next turn."""
@@ -291,6 +306,8 @@ class GroupEngine(GroupPort):
                 del self.advancing[group]
                 if (group.primary or group.orphaned()) and self.pump(group, GIVEN_PER_TURN) == 0:
                     self.advancing[group] = None
+                elif group.feeder is not None and not self.has_line(group):
+                    self.reads.group_advanced(group.feeder)
         if self._sweep_at != 0.0 and self.ctx.now >= self._sweep_at:
             self._sweep()
 
@@ -485,7 +502,7 @@ class GroupEngine(GroupPort):
     # Life of a group
 
     def emptied(self, group: Group, lost: bool) -> None:
-        grace = self.ctx.groups.grace
+        grace = self.ctx.groups.grace if group.feeder is None else KEPT_SECONDS
         if self.news is not None:
             self.news[group] = None
         if lost and grace != 0.0:
@@ -524,6 +541,8 @@ class GroupEngine(GroupPort):
         self._linger(group, False)
         if not self.router.dissolve(group):
             return
+        if group.feeder is not None:
+            self.reads.group_ended(group.feeder)
         self.advancing.pop(group, None)
         self.brief.pop(group, None)
         if self.news is not None:

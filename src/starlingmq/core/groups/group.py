@@ -74,6 +74,7 @@ class Group(Subscriber):
     received: int  # messages that entered here
     given: int  # messages given to members here
     redelivered: int  # messages that a member had, and did not acknowledge before it left
+    feeder: object | None  # it reads a stream (core.streams.feeder)
     _state: int
     _turn: int
     _sticky: Subscription | None
@@ -106,6 +107,7 @@ class Group(Subscriber):
         self.received = 0
         self.given = 0
         self.redelivered = 0
+        self.feeder = None
         self._state = seed * _SPREAD % (_MODULUS - 1) + 1
         self._turn = 0
         self._sticky = None
@@ -184,7 +186,7 @@ class Group(Subscriber):
             return False
         return not self.standing or any(room.left * 2 < room.given for room in self.rooms.values())
 
-    # TopicSelection
+    # Selection
 
     def reaches(self, room: Room) -> bool:
         """Whether messages for the members of that node arrive there now."""

@@ -23,12 +23,16 @@ class GroupPort:
         """Give a message to a selected member of a group that ``passes_through``."""
         raise NotImplementedError
 
-    def settle(self, outgoing: Outgoing) -> None:
-        """A member has acknowledged a lent message."""
+    def settle(self, outgoing: Outgoing, refused: bool = False) -> None:
+        """A member has acknowledged a lent message; ``refused``: with an error."""
         raise NotImplementedError
 
     def give_back(self, outgoing: Outgoing) -> bool:
         """A member has left without acknowledging this message; False if its group has ended, too."""
+        raise NotImplementedError
+
+    def competes(self, outgoing: Outgoing) -> bool:
+        """Whether it is a message of a work queue, which is given to others at any QoS."""
         raise NotImplementedError
 
     def session_connected(self, session: Session) -> None:

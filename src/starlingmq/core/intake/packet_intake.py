@@ -335,7 +335,7 @@ class PacketIntake:
             packet_id = ack.packet_id
             reason = ack.reason
         if kind == PUBACK:
-            self.delivery.puback(session, packet_id)
+            self.delivery.puback(session, packet_id, reason)
         elif kind == PUBREC:
             self.delivery.pubrec(session, client, packet_id, reason)
         elif kind == PUBREL:

@@ -23,6 +23,7 @@ class BoundConsumer(StreamWatcher):
     timer: float  # when its next tick is planned; 0.0: it is not
     rests_until: float  # its state is not stored before
     gone: bool
+    queue: object | None  # it is a work queue of MQTT (core.jetstream.work_queues)
     stored: bool  # the store has something of it
     active: dict[BoundConsumer, None]  # those of the hub that have something to do
 
@@ -44,10 +45,14 @@ class BoundConsumer(StreamWatcher):
         self.timer = 0.0
         self.rests_until = 0.0
         self.gone = False
+        self.queue = None
         self.stored = False
 
     def full_name(self) -> bytes:
         return f"{self.stream.name}.{self.consumer.name}".encode()
+
+    def wake(self) -> None:
+        self.active[self] = None
 
     def removed(self, seq: int, topic: bytes) -> None:
         self.consumer.removed(seq, topic)

@@ -29,7 +29,9 @@ from starlingmq.core.context.ready import SystemRequest
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer
 from starlingmq.core.jetstream.nats_replies import NatsReplies
+from starlingmq.core.jetstream.stream_readers import MqttReaders
 from starlingmq.core.jetstream.stream_source import StreamSource
+from starlingmq.core.jetstream.work_queues import QueueMaker, QueueMember
 from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.jetstream_port import JetStreamPort
 from starlingmq.core.nats.nats_client import NatsClient
@@ -42,7 +44,7 @@ from starlingmq.core.session.session import Client
 from starlingmq.core.streams.acknowledgements import NEXT, ack_subject, kind_of
 from starlingmq.core.streams.consumer import JetStreamConsumer
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
-from starlingmq.core.streams.effects import DELETED, Advisory, Deliver, StatusMessage
+from starlingmq.core.streams.effects import DELETED, MAX_DELIVERIES, Advisory, Deliver, StatusMessage
 from starlingmq.core.streams.policies import INTEREST, LIMITS, StreamPolicy
 from starlingmq.core.streams.sequenced_stream import (
     DUPLICATE,
@@ -70,8 +72,8 @@ REQUEST_WORK: Final = 32  # for a request to the API, as messages
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Adviser:
-    """The maker of the JSON of advisories."""
+class Adviser(QueueMaker):
+    """The maker of the JSON of advisories, and of consumers for work queues of MQTT."""
 
     def advise(self, reader: BoundConsumer, advisory: Advisory) -> None:
         raise NotImplementedError
@@ -88,6 +90,7 @@ class JetStream(JetStreamPort):
     router: Router
     delivery: Delivery
     replies: NatsReplies
+    reads: MqttReaders  # MQTT clients that read streams; set after construction
     streams: dict[str, SequencedStream]
     _by_name: dict[bytes, BoundConsumer]  # by the names of stream and consumer, with a dot between them
     due_at: float  # of the next turn; 0.0: none
@@ -179,9 +182,10 @@ class JetStream(JetStreamPort):
         stream.notice()
 
     def remove(self, stream: SequencedStream) -> None:
-        """The stream is deleted, and its consumers with it. ``SequencedStream.forget`` follows when its files are gone:
-        whatever is left of it then, a start removes (``forget_lost``)."""
+        """The stream is deleted, and its consumers and readers with it. ``SequencedStream.forget`` follows when its
+        files are gone: whatever is left of it then, a start removes (``forget_lost``)."""
         stream.removed = True
+        self.reads.stream_removed(stream)
         for reader in list(stream.consumers.values()):
             self.remove_consumer(cast(BoundConsumer, reader))
         self.router.remove_stream(stream)
@@ -206,7 +210,11 @@ class JetStream(JetStreamPort):
         stream.consumers[name] = self._by_name[reader.full_name()] = reader
         stream.watch(reader, policy.filters)
         self._listen(reader)
-        self._changed(reader)
+        self.reads.queues.consumer_added(reader)
+        if state:
+            self._changed(reader)
+        else:
+            self._save(reader)  # before its creation is answered
         self._active[reader] = None
         return reader
 
@@ -218,7 +226,7 @@ class JetStream(JetStreamPort):
         consumer.change(policy, self.ctx.now)
         stream.watch(reader, policy.filters)
         self._listen(reader)
-        self._changed(reader)
+        self._save(reader)
         self._active[reader] = None
 
     def remove_consumer(self, reader: BoundConsumer) -> None:
@@ -226,6 +234,7 @@ class JetStream(JetStreamPort):
         consumer.release(DELETED)
         self._perform(reader)
         reader.gone = True
+        self.reads.queues.consumer_removed(reader)
         del stream.consumers[consumer.name], self._by_name[reader.full_name()]
         stream.unwatch(reader, consumer.policy.filters)
         self._mute(reader)
@@ -363,7 +372,7 @@ class JetStream(JetStreamPort):
         """Whether another turn has something to do now."""
         if not self.enabled:
             return False  # ``turn`` is not called
-        if self._active:
+        if self._active or self.reads.pending():
             return True
         for stream in self._noticed:  # noqa: SIM110  a generator would be made
             if stream.seen < stream.end():
@@ -399,6 +408,7 @@ class JetStream(JetStreamPort):
                 if not reader.gone:
                     self._save(reader)
             self._awaited = {}
+        self.reads.turn()
         if self._save_at != 0.0 and now >= self._save_at:
             self._store_all(now)
         if not self._again:
@@ -407,6 +417,7 @@ class JetStream(JetStreamPort):
             self._again_at = now + AGAIN_SECONDS
         due = sooner(self._save_at, self._timers[0][0] if self._timers else 0.0)
         due = sooner(due, self._again_at)
+        due = sooner(due, self.reads.due_at)
         self.due_at = sooner(due, self._ends[0][0] if self._ends else 0.0)
 
     def _show_news(self) -> None:
@@ -418,12 +429,12 @@ class JetStream(JetStreamPort):
             self._look_at_end(stream)
             stream.flush()
             end = stream.end()
-            if len(stream.consumers) != 0:
+            if len(stream.watchers) != 0 or len(stream.watch_all) != 0:
                 for seq in range(max(stream.seen + 1, stream.index.first), end + 1):
                     topic = stream.index.topic_of(seq)
                     if topic is not None:
                         for watcher in stream.watchers_of(topic):
-                            self._active[cast(BoundConsumer, watcher)] = None
+                            watcher.wake()
             stream.seen = end
             if stream.index.last > end:
                 waiting.append(stream)
@@ -467,12 +478,15 @@ class JetStream(JetStreamPort):
             consumer = reader.consumer
             reader.source.look()
             number = consumer.number
+            asked = [] if reader.queue is None else self.reads.queues.ask(reader)
             try:
                 if consumer.fill(FILL_BUDGET, self.ctx.now):
                     self._active[reader] = None
             except OSError:  # the log has said so; others go on
                 consumer.changed = True
                 self._again[reader] = None
+            if asked:
+                self.reads.queues.withdraw(reader, asked)
             left -= 1 + consumer.number - number
             self._perform(reader)
             if consumer.done:
@@ -508,12 +522,18 @@ class JetStream(JetStreamPort):
                 self._deliver(effect)
             elif isinstance(effect, StatusMessage):
                 self._tell(effect)
-            elif isinstance(effect, Advisory) and self.adviser is not None:
-                self.adviser.advise(reader, effect)
+            elif isinstance(effect, Advisory):
+                if reader.queue is not None and effect.kind == MAX_DELIVERIES:
+                    self.reads.queues.dead(reader, effect.sequence)
+                if self.adviser is not None:
+                    self.adviser.advise(reader, effect)
 
     def _deliver(self, effect: Deliver) -> None:
         client = effect.requester
         reply = effect.reply
+        if isinstance(client, QueueMember):
+            self.reads.queues.deliver(client, effect)
+            return
         if isinstance(client, Client):
             nats = cast(NatsClient, client.protocol_handler)
             sub = self.replies.listener(client, nats, effect.to)
@@ -524,6 +544,8 @@ class JetStream(JetStreamPort):
 
     def _tell(self, effect: StatusMessage) -> None:
         client = effect.requester
+        if isinstance(client, QueueMember):
+            return
         shown = self.replies.shaped_status(effect.to, effect.block, effect.reply)
         if isinstance(client, Client):
             nats = cast(NatsClient, client.protocol_handler)
@@ -580,11 +602,7 @@ class JetStream(JetStreamPort):
             seq = index.next(index.first)
             while seq != 0:
                 topic = index.topic_of(seq)
-                if (
-                    topic is not None
-                    and len(stream.watchers_of(topic)) != 0
-                    and not self._wanted(stream, topic, seq, None)
-                ):
+                if topic is not None and stream.has_consumer(topic) and not self._wanted(stream, topic, seq, None):
                     stream.remove(seq)
                 seq = index.next(seq + 1)
 

@@ -65,6 +65,8 @@ class StreamSource(ConsumerSource):
         return self.stream.index.since(time)
 
     def listens(self, reply: bytes, requester: object) -> bool:
+        if not reply:
+            return True  # a work queue of MQTT asks for its members
         if isinstance(requester, Client):
             nats = requester.protocol_handler
             return isinstance(nats, NatsClient) and self.replies.listener(requester, nats, reply) is not None

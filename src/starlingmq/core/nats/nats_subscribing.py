@@ -15,7 +15,7 @@ from starlingmq.core.session.connection import ASKING, WORKING
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
 from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
 from starlingmq.core.subscribe.subscribing import WHY_REFUSED, HeldSuback, Subscribing
-from starlingmq.core.topics.topics import levels, valid_filter
+from starlingmq.core.topics.topics import levels, of_streams, valid_filter
 from starlingmq.core.turn.job import Job
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
@@ -161,6 +161,8 @@ class NatsSubscribing:
         """How much of a subscription is allowed. For a member of a queue group it is all or nothing: a message given to
         a member that may not receive it would be lost for the others."""
         rights = client.rights
+        if of_streams(filter):
+            return NOTHING  # it would join groups of MQTT clients that read a stream
         if rights is None:
             return WHOLE
         extent = rights.extent(filter, group)

@@ -284,6 +284,7 @@ class Session:
     rules: int  # version of the rules (``Context.rules``) for all queued messages; 0: unknown for some
     shares: dict[Subscriber, None] | None  # shared groups (core.groups.group) that it is a member of ...
     is_group_queue: bool  # ... or the only one, whose group queue it is
+    reads: dict[bytes, object] | None  # of streams (core.streams.feeder.Reading), by filter as subscribed
 
     def __init__(self, client_id: str, number: int = 0) -> None:
         self.client_id = client_id
@@ -323,6 +324,7 @@ class Session:
         self.rules = 0
         self.shares = None
         self.is_group_queue = False
+        self.reads = None
 
     def subscription(self, whole: bytes) -> Subscription | None:
         """The subscription with this filter, the $share prefix included."""

@@ -138,6 +138,20 @@ class PullRequests:
             effects.append(status(request.reply, 409, description, request.requester))
         self.wake = 0.0
 
+    def withdraw(self) -> list[object]:
+        """Requests of work queues, which have no reply subject, are over. Returns their requesters."""
+        over: list[object] = []
+        request = self.first
+        while request is not None:
+            if not request.reply:
+                over.append(request.requester)
+            request = request.next
+        if over:
+            for each in self._taken():
+                if each.reply:
+                    self._keep(each)
+        return over
+
     def asked(self) -> int:
         """Messages that all of them may still get."""
         total = 0

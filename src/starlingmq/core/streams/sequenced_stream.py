@@ -92,7 +92,11 @@ class StreamRefusal:
 
 
 class StreamWatcher:
-    """A consumer, which wants the messages of some topics."""
+    """A consumer or an MQTT reader, which wants the messages of some topics."""
+
+    def wake(self) -> None:
+        """A message has come that it wants."""
+        raise NotImplementedError
 
     def removed(self, seq: int, topic: bytes) -> None:
         """A message that it wants has gone."""
@@ -105,6 +109,10 @@ class StreamWatcher:
     def needs(self, seq: int) -> bool:
         """Whether it is not done with a message."""
         raise NotImplementedError
+
+    def counts(self) -> bool:
+        """Whether it is a consumer: those decide what retention by interest keeps."""
+        return True
 
 
 class SequencedStream(Stream):
@@ -320,8 +328,8 @@ class SequencedStream(Stream):
         """A message was added: older ones make room, or it goes itself where no consumer wants it."""
         index = self.index
         policy = self.policy
-        if policy.retention == INTEREST and len(self.watchers_of(topic)) == 0:
-            self._remove(index.last)
+        if policy.retention == INTEREST and not self.has_consumer(topic):
+            self.remove(index.last)
             return
         if policy.max_per_subject > 0:
             found = index.topics[topic]
@@ -409,6 +417,12 @@ class SequencedStream(Stream):
                 found.append(cast(StreamWatcher, each))
             self._watching[topic] = found
         return found
+
+    def has_consumer(self, topic: bytes) -> bool:
+        for watcher in self.watchers_of(topic):  # noqa: SIM110  a generator would be made
+            if watcher.counts():
+                return True
+        return False
 
     # Removing
 

@@ -23,7 +23,7 @@ from starlingmq.core.context.ready import (
 )
 from starlingmq.core.context.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.delivery.delivery import Delivery
-from starlingmq.core.limits.access import NOTHING, PART, Rights
+from starlingmq.core.limits.access import NOTHING, PART, WHOLE, Rights
 from starlingmq.core.messages.link_marks import is_link
 from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.retained.deletions import Deletions
@@ -32,6 +32,8 @@ from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import ASKING, WORKING
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
 from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session, Subscription
+from starlingmq.core.streams.read_port import ReadPort
+from starlingmq.core.streams.stream_filters import OF_STREAMS
 from starlingmq.core.subscribe.retained_replay import RetainedReplays
 from starlingmq.core.subscribe.wanted_filters import OF_LINKS, WantedFilters
 from starlingmq.core.topics.topics import check_filter, levels, of_the_node, parse_share, valid_filter
@@ -39,7 +41,7 @@ from starlingmq.core.turn.job import Job
 from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
 from starlingmq.wire.primitives import encode_varint
-from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
+from starlingmq.wire.properties import REASON_STRING, SUBSCRIPTION_IDENTIFIER
 from starlingmq.wire.reasons import ProtocolError, Reason
 
 FILTERS_PER_TURN: Final = 125  # of one packet; other jobs get their turn
@@ -70,6 +72,7 @@ class SubscribeJob(Job):
     fresh: list[bytes]  # filters that are new for the session
     replays: list[Subscription]  # replays to begin with SUBACK
     told: bool  # the log has a line about a refused filter
+    why: str  # the first filter was refused, beyond what its reason code says
 
     def __init__(
         self, owner: Subscribing, client: Client, session: Session, packet: Subscribe, denied: list[int]
@@ -83,6 +86,7 @@ class SubscribeJob(Job):
         self.fresh = []
         self.replays = []
         self.told = False
+        self.why = ""
 
     def tell(self, whole: bytes, detail: str) -> None:
         """Log the first refused filter of the packet."""
@@ -105,6 +109,9 @@ class SubscribeJob(Job):
                 reason = self.owner.subscribe(self.client, self.session, requests[index], self.packet)
                 if reason < 0x80 and not existed:
                     self.fresh.append(requests[index].filter)
+                elif reason >= 0x80 and self.owner.why:
+                    self.why = self.why or self.owner.why
+                    self.tell(requests[index].filter, self.owner.why)
                 elif reason >= 0x80 and reason in WHY_REFUSED:
                     self.tell(requests[index].filter, WHY_REFUSED[reason])
                 self.replays += self.owner.later
@@ -119,10 +126,10 @@ class SubscribeJob(Job):
         if ctx.cluster.interest is not None:
             held = HeldSuback(self.client, self.session, self.packet, self.reasons, self.fresh)
             held.replays = self.replays
+            held.why = self.why
             self.owner.held.append(held)
         else:
-            frame = encode(Suback(self.packet.packet_id, self.reasons), self.client.version)
-            ctx.send_stored(self.client, frame)
+            ctx.send_stored(self.client, suback(self.client, self.packet.packet_id, self.reasons, self.why))
         ctx.unhalt(self.client, WORKING)
         return True
 
@@ -137,6 +144,7 @@ class HeldSuback:
     reasons: list[int]
     fresh: list[bytes]
     replays: list[Subscription]
+    why: str
     version: int
     deadline: float
 
@@ -149,6 +157,7 @@ class HeldSuback:
         self.reasons = reasons
         self.fresh = fresh
         self.replays = []
+        self.why = ""
         self.version = -1
         self.deadline = 0.0
 
@@ -213,6 +222,8 @@ class Subscribing:
     later: list[Subscription]  # of the SUBSCRIBE at hand: what is retained comes after its SUBACK
     replays: RetainedReplays
     wanted: WantedFilters
+    reads: ReadPort  # subscriptions to streams; set after construction
+    why: str  # the last filter was refused, beyond what its reason code says
     _asked: dict[HookQuestion, Subscribe]
 
     def __init__(
@@ -226,6 +237,7 @@ class Subscribing:
         self.later = []
         self.replays = RetainedReplays(ctx, delivery, retained, deletions)
         self.wanted = WantedFilters(ctx, router)
+        self.why = ""
         self._asked = {}
 
     def on_subscribe(self, client: Client, session: Session, packet: Subscribe) -> None:
@@ -348,19 +360,20 @@ class Subscribing:
         except ValueError:
             return Reason.TOPIC_FILTER_INVALID
         filter = request.filter if share is None else share[1]
-        refusal = self._refusal(client, session, request.filter, filter, b"" if share is None else share[0])
+        if filter.startswith(OF_STREAMS):
+            reason = self.reads.subscribe(client, session, request, packet, share)
+            self.why = self.reads.why if reason >= 0x80 else ""
+            return reason
+        self.why = ""
+        refusal = self.refusal_of(client, session, request.filter, filter, b"" if share is None else share[0])
         if refusal != 0:
             return refusal
         if client.bridge and is_link(session.client_id) and self._is_asked(client, session, request.filter, packet):
             return 0
-        ids = b""
-        identifiers = packet.properties.get(SUBSCRIPTION_IDENTIFIER)
-        if isinstance(identifiers, list):
-            for identifier in identifiers:
-                assert isinstance(identifier, int)
-                ids += b"\x0b" + encode_varint(identifier)
         qos = min(request.qos, ctx.max_qos)
-        subscription = Subscription(session, filter, qos, request.no_local, request.retain_as_published, ids)
+        subscription = Subscription(
+            session, filter, qos, request.no_local, request.retain_as_published, identifiers(packet)
+        )
         rights = client.rights
         if rights is not None and share is None and rights.granted(filter, b"") == PART:
             self._check(subscription, rights)
@@ -449,11 +462,10 @@ class Subscribing:
             if client.protocol_handler is not None:
                 client.protocol_handler.settled(client, held.reasons[0] < 0x80)
                 return
-            frame = encode(Suback(held.packet.packet_id, held.reasons), client.version)
-            self.ctx.send_stored(client, frame)
+            self.ctx.send_stored(client, suback(client, held.packet.packet_id, held.reasons, held.why))
             self.replays.hold(held.session, held.replays)
 
-    def _refusal(self, client: Client, session: Session, whole: bytes, filter: bytes, group: bytes) -> int:
+    def refusal_of(self, client: Client, session: Session, whole: bytes, filter: bytes, group: bytes) -> int:
         mqtt = self.ctx.mqtt
         limits = self.ctx.limits
         if not valid_filter(filter) or len(filter) > limits.max_topic_length or levels(filter) > limits.topic_levels:
@@ -501,9 +513,11 @@ class Subscribing:
             self.wanted.dropped(session, whole)
         self.count(whole, session, subscription, None)
         share = parse_share(whole)
-        if share is None:
+        if subscription.filter.startswith(OF_STREAMS):
+            self.reads.unsubscribe(session, whole, subscription)
+        elif share is None:
             self.router.unsubscribe(subscription.filter, session)
-        else:
+        if share is not None:
             self.router.leave(share[0], subscription.filter, session, session.ended)
         if self.ctx.recording and session.expiry != 0 and not session.ended:
             self.ctx.write(Write(SUBSCRIPTION_DELETE, session, topic=whole))
@@ -522,7 +536,10 @@ class Subscribing:
         shared = False
         for whole, subscription in session.subscriptions():
             share = parse_share(whole)
-            granted = rights.granted(whole, b"") if share is None else rights.granted(share[1], share[0])
+            if subscription.filter.startswith(OF_STREAMS):
+                granted = WHOLE if self.reads.allows(rights, whole) else NOTHING
+            else:
+                granted = rights.granted(whole, b"") if share is None else rights.granted(share[1], share[0])
             self._check(subscription, rights if granted == PART else None)
             if granted == NOTHING:
                 self.unsubscribe(session, whole)
@@ -548,3 +565,23 @@ class Subscribing:
             session.queue is not None and len(session.queue.items) > FREED_AT_ONCE
         ):
             self.ctx.jobs.append(DiscardJob(self, session))
+
+
+def identifiers(packet: Subscribe) -> bytes:
+    """Its Subscription Identifier, as messages have it."""
+    ids = b""
+    found = packet.properties.get(SUBSCRIPTION_IDENTIFIER)
+    if isinstance(found, list):
+        for identifier in found:
+            assert isinstance(identifier, int)
+            ids += b"\x0b" + encode_varint(identifier)
+    return ids
+
+
+def suback(client: Client, packet_id: int, reasons: list[int], why: str) -> bytes:
+    """``why``: a Reason String, left out where the client does not want or accept it [MQTT-3.9.2-1]."""
+    if why and client.version == 5 and client.problem_information:
+        frame = encode(Suback(packet_id, reasons, {REASON_STRING: why}), 5)
+        if client.max_packet == 0 or len(frame) <= client.max_packet:
+            return frame
+    return encode(Suback(packet_id, reasons), client.version)

@@ -94,6 +94,11 @@ def of_the_node(filter: bytes) -> bool:
     return filter.startswith((b"$SYS/", b"$events/"))
 
 
+def of_streams(topic: bytes) -> bool:
+    """Whether clients read streams by filters like this topic: no client publishes to it."""
+    return topic.startswith((b"$stream/", b"$queue/"))
+
+
 def levels(topic: bytes) -> int:
     """Number of levels of a topic or filter; empty ones count, so ``b"/"`` has two."""
     return topic.count(b"/") + 1

@@ -1,0 +1,534 @@
+"""MQTT clients that read streams: subscriptions to ``$stream/NAME``, alone or in shared groups, and to ``$queue/NAME``.
+
+::
+
+    SUBSCRIBE --subscribe--> Feeder at a position --turn--> the window of the session, or a member of the group
+    acknowledged, written --relieve--> the feeders that wait for room --turn--> ...
+
+Invariants:
+
+- A session is given a message only if it can be sent at once. So nothing is queued, whatever the stream has, and the
+  client's Receive Maximum is the flow control.
+- The position is in the journal record of the message that it follows, if the session or group is stored.
+- A receiver is given nothing in the turn of its SUBSCRIBE. Records of messages come first in a turn's append, and a
+  crash in its middle must not leave a message that belongs to a session, subscription or group which is not there.
+- Only messages that are stored are given (``SequencedStream.end``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import FACT_WITH, SUBSCRIPTION_PUT, Write
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.delivery.group_engine import GroupEngine
+from starlingmq.core.groups.group import Group
+from starlingmq.core.jetstream.work_queues import WorkQueues
+from starlingmq.core.limits.access import PART, WHOLE, Rights
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.nats.jetstream_port import JetStreamPort
+from starlingmq.core.router.router import Router
+from starlingmq.core.session.session import Client, Session, Subscription
+from starlingmq.core.streams.feeder import GROUP, POSITION_FACT, Feeder, Reading, begin, numbered
+from starlingmq.core.streams.read_port import ReadPort
+from starlingmq.core.streams.sequenced_stream import SequencedStream, drop_fact, put_fact
+from starlingmq.core.streams.stream_filters import NEW, Start, StreamFilter, parse_stream_filter, start_in
+from starlingmq.core.subscribe.subscribing import Subscribing, identifiers
+from starlingmq.core.topics.topics import parse_share
+from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
+from starlingmq.wire.reasons import Reason
+
+FEED_BUDGET: Final = 256  # messages that one feeder gives before others have their turn
+TURN_BUDGET: Final = 4096
+GROUPS_MAX: Final = 1000  # that read one stream
+AGAIN_SECONDS: Final = 1.0  # after a failed read
+READINGS_PER_UNIT: Final = 32  # of one session that are looked at for the work of one message
+
+UNKNOWN: Final = "there is no stream with one sequence of this name"
+CLUSTERED: Final = "streams with one sequence are not available in a cluster"
+GROUPS_FULL: Final = "too many groups read this stream"
+NOT_ALL: Final = "a member of a group or a queue needs the right to subscribe to all that it may be given"
+
+
+class MqttReaders(ReadPort):
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    groups: GroupEngine
+    subscribing: Subscribing
+    queues: WorkQueues
+    streams: dict[str, SequencedStream]  # of the hub
+    jetstream: JetStreamPort
+    due_at: float  # 0.0: never
+    _feeders: dict[SequencedStream, dict[Feeder, None]]
+    _active: dict[Feeder, None]  # feeders that may have something to do
+    _later: list[Feeder]  # those that go on at ``due_at``, since the store did not work
+    _stored: dict[bytes, bytes]  # positions that a store had, until their subscriptions are restored
+    _gone: list[bytes]  # facts of the store that belong to nothing
+
+    def __init__(
+        self,
+        ctx: Context,
+        router: Router,
+        delivery: Delivery,
+        groups: GroupEngine,
+        subscribing: Subscribing,
+        streams: dict[str, SequencedStream],
+        jetstream: JetStreamPort,
+    ) -> None:
+        self.why = ""
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.groups = groups
+        self.subscribing = subscribing
+        self.queues = WorkQueues(ctx, router, delivery, subscribing)
+        self.streams = streams
+        self.jetstream = jetstream
+        self.due_at = 0.0
+        self._feeders = {}
+        self._active = {}
+        self._later = []
+        self._stored = {}
+        self._gone = []
+
+    # Subscriptions
+
+    def subscribe(
+        self,
+        client: Client,
+        session: Session,
+        request: SubscribeRequest,
+        packet: Subscribe,
+        share: tuple[bytes, bytes] | None,
+    ) -> int:
+        group = b"" if share is None else share[0]
+        try:
+            parsed = parse_stream_filter(request.filter if share is None else share[1])
+        except ValueError as error:
+            return self._no(Reason.TOPIC_FILTER_INVALID, str(error))
+        if not self.jetstream.enabled:
+            return self._no(Reason.IMPLEMENTATION_SPECIFIC_ERROR, CLUSTERED)
+        if parsed.queue and share is not None:
+            return self._no(Reason.TOPIC_FILTER_INVALID, "a queue is shared by all its subscribers, without $share")
+        refusal = self.subscribing.refusal_of(client, session, request.filter, parsed.wanted(), group)
+        if refusal != 0:
+            self.why = ""
+            return refusal
+        stream = self.streams.get(parsed.name)
+        if stream is None:
+            return self._no(Reason.TOPIC_FILTER_INVALID, UNKNOWN)
+        rights = client.rights
+        if rights is not None and (group or parsed.queue) and not self._all(rights, parsed, stream):
+            return self._no(Reason.NOT_AUTHORIZED, NOT_ALL)
+        start = parsed.start
+        if start is None:
+            try:
+                start = start_in(packet.properties)
+            except ValueError as error:
+                return self._no(Reason.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
+        qos = min(request.qos, self.ctx.max_qos)
+        whole = parsed.plain if group else request.filter
+        subscription = Subscription(session, whole, qos, request.no_local, False, identifiers(packet))
+        reason = self._read(session, request.filter, subscription, parsed, group, start, stream)
+        if reason != 0:
+            return reason
+        session.add_subscription(request.filter, subscription)
+        if self.ctx.recording and session.expiry != 0:
+            self.ctx.write(Write(SUBSCRIPTION_PUT, session, topic=request.filter, subscription=subscription))
+        self.ctx.event("subscribed", session.client_id, request.filter.decode())
+        return qos
+
+    def _read(
+        self,
+        session: Session,
+        whole: bytes,
+        subscription: Subscription,
+        parsed: StreamFilter,
+        group: bytes,
+        start: Start,
+        stream: SequencedStream,
+    ) -> int:
+        """Returns the reason why it cannot, or 0."""
+        if parsed.queue:
+            self.why = self.queues.join(session, whole, subscription, parsed, stream)
+            return Reason.QUOTA_EXCEEDED if self.why else 0
+        if group:
+            known = self.router.group(b"$share/%b/%b" % (group, parsed.plain))
+            if known is None or known.feeder is None:
+                of_groups = [each for each in self._feeders.get(stream, {}) if each.group is not None]
+                if len(of_groups) >= GROUPS_MAX:
+                    return self._no(Reason.QUOTA_EXCEEDED, GROUPS_FULL)
+            self.router.join(group, subscription)
+            self._lead(group, parsed, stream, start)
+            return 0
+        feeder = self._feeder_of(session, whole)
+        if feeder is None or feeder.stream is not stream:
+            feeder = self._new_feeder(stream, parsed, start, _session_fact(session, whole))
+            self._keep_position(feeder, session.expiry != 0)
+        self._attach(feeder, session, whole, subscription)
+        return 0
+
+    def _no(self, reason: int, why: str) -> int:
+        self.why = why
+        return reason
+
+    @staticmethod
+    def _all(rights: Rights, parsed: StreamFilter, stream: SequencedStream) -> bool:
+        """Whether a client may have all that a stream may give it. A member that may not would lose messages for the
+        others."""
+        wanted = parsed.filters() or stream.filters
+        return all(rights.may_subscribe(each, b"") for each in wanted)
+
+    def allows(self, rights: Rights, whole: bytes) -> bool:
+        share = parse_share(whole)
+        parsed = parse_stream_filter(whole if share is None else share[1])
+        group = b"" if share is None else share[0]
+        granted = rights.granted(parsed.wanted(), group)
+        stream = self.streams.get(parsed.name)
+        if stream is not None and (group or parsed.queue):
+            return granted == WHOLE and self._all(rights, parsed, stream)
+        return granted in (PART, WHOLE)
+
+    def _new_feeder(self, stream: SequencedStream, parsed: StreamFilter, start: Start, fact: bytes) -> Feeder:
+        filters = parsed.filters()
+        feeder = Feeder(stream, filters, 0, fact, self._active)
+        stored = self._stored.pop(feeder.fact, None)
+        position = None if stored is None else _position(stored, stream)
+        feeder.stored = stored is not None
+        feeder.next = begin(stream, feeder.selection, start) if position is None else position
+        if position is not None and not filters and feeder.next < stream.index.first:
+            feeder.skipped = stream.index.first - feeder.next
+        of_stream = self._feeders.get(stream)
+        if of_stream is None:
+            of_stream = self._feeders[stream] = {}
+        of_stream[feeder] = None
+        stream.watch(feeder, filters)
+        return feeder
+
+    def _attach(self, feeder: Feeder, session: Session, whole: bytes, subscription: Subscription) -> None:
+        feeder.session = session
+        feeder.subscription = subscription
+        if session.reads is None:
+            session.reads = {}
+        session.reads[whole] = feeder
+        feeder.begins = True
+        feeder.wake()
+
+    def _lead(self, group: bytes, parsed: StreamFilter, stream: SequencedStream, start: Start) -> None:
+        """Have a group that exists read the stream, if it does not do so yet."""
+        found = self.router.group(b"$share/%b/%b" % (group, parsed.plain))
+        assert found is not None
+        if found.feeder is None:
+            feeder = self._new_feeder(stream, parsed, start, GROUP + found.share()[7:])
+            feeder.group = found
+            found.feeder = feeder
+            self._keep_position(feeder, self._group_is_stored())
+        joined = cast(Feeder, found.feeder)
+        joined.begins = True
+        joined.wake()
+
+    def _group_is_stored(self) -> bool:
+        return self.ctx.groups.storage == "journal"
+
+    @staticmethod
+    def _feeder_of(session: Session, whole: bytes) -> Feeder | None:
+        found = None if session.reads is None else session.reads.get(whole)
+        return found if isinstance(found, Feeder) else None
+
+    def unsubscribe(self, session: Session, whole: bytes, subscription: Subscription) -> None:
+        found = None if session.reads is None else session.reads.pop(whole, None)
+        if session.reads is not None and not session.reads:
+            session.reads = None
+        if isinstance(found, Feeder):
+            self._end(found)
+        elif found is not None:
+            self.queues.leave(session, found)
+
+    def group_ended(self, feeder: object) -> None:
+        ended = cast(Feeder, feeder)
+        if ended.group is not None:
+            ended.group.feeder = None
+        self._end(ended)
+
+    def _end(self, feeder: Feeder) -> None:
+        """Its position is not wanted any more."""
+        of_stream = self._feeders.get(feeder.stream)
+        if of_stream is not None:
+            of_stream.pop(feeder, None)
+            if not of_stream:
+                del self._feeders[feeder.stream]
+        feeder.stream.unwatch(feeder, feeder.filters)
+        self._active.pop(feeder, None)
+        if feeder.stored:
+            drop_fact(self.ctx, feeder.fact)
+
+    def stream_removed(self, stream: SequencedStream) -> None:
+        """The stream is deleted, and with it all subscriptions to it."""
+        for feeder in list(self._feeders.get(stream, {})):
+            if feeder.session is not None and feeder.session.reads is not None:
+                for whole, reading in list(feeder.session.reads.items()):
+                    if reading is feeder:
+                        self.subscribing.unsubscribe(feeder.session, whole)
+            elif feeder.group is not None:
+                self._end_group(feeder.group)
+        self._feeders.pop(stream, None)
+
+    def _end_group(self, group: Group) -> None:
+        for member in list(group.members):
+            for whole, subscription in member.session.subscriptions():
+                if subscription is member:
+                    self.subscribing.unsubscribe(member.session, whole)
+        if group.feeder is not None:  # it had no members
+            group.gone_at = 0.0
+            self.groups.emptied(group, False)
+
+    # A start
+
+    def restore_positions(self, facts: dict[bytes, bytes]) -> None:
+        """Take the positions out of the facts of a store. Its streams are known."""
+        for fact in [fact for fact in facts if fact.startswith(POSITION_FACT)]:
+            self._stored[fact] = facts.pop(fact)
+
+    def restore(self, session: Session, whole: bytes, subscription: Subscription) -> None:
+        share = parse_share(whole)
+        parsed = parse_stream_filter(whole if share is None else share[1])
+        if share is not None:
+            subscription.filter = parsed.plain
+        session.add_subscription(whole, subscription)
+        stream = self.streams.get(parsed.name)
+        if parsed.queue:
+            self.queues.restore(session, whole, subscription, parsed)
+        elif share is not None:
+            self.router.join(share[0], subscription)
+            if stream is not None:
+                self._lead(share[0], parsed, stream, Start(NEW))
+        elif stream is not None:
+            feeder = self._new_feeder(stream, parsed, Start(NEW), _session_fact(session, whole))
+            self._attach(feeder, session, whole, subscription)
+
+    def restored(self) -> None:
+        """All sessions are restored. Groups whose members were lost wait for others; other positions are removed."""
+        head = POSITION_FACT + GROUP
+        for fact in list(self._stored):
+            name, _, plain = fact[len(head) :].partition(b"/")
+            if fact.startswith(head):
+                parsed = parse_stream_filter(plain)
+                stream = self.streams.get(parsed.name)
+                if stream is not None and _position(self._stored[fact], stream) is not None:
+                    group = self.router.waits_for(name, plain)
+                    self._lead(name, parsed, stream, Start(NEW))
+                    if not group.members and group.line is None:
+                        self.groups.emptied(group, True)
+                    continue
+            self._gone.append(fact)
+        self._stored = {}
+
+    # Room
+
+    def relieve(self, session: Session) -> None:
+        reads = session.reads
+        if reads is not None:
+            self.ctx.spend(len(reads) // READINGS_PER_UNIT)
+            for each in reads.values():
+                reading = cast(Reading, each)
+                if reading.waits:
+                    reading.waits = False
+                    reading.wake()
+
+    def session_connected(self, session: Session) -> None:
+        reads = session.reads
+        if reads is not None:
+            self.queues.session_connected(session)
+            for each in reads.values():
+                cast(Reading, each).wake()
+
+    def group_advanced(self, feeder: object) -> None:
+        found = cast(Feeder, feeder)
+        if found.waits:
+            found.waits = False
+            found.wake()
+
+    def settle(self, outgoing: Outgoing, refused: bool) -> None:
+        self.queues.settle(outgoing, refused)
+
+    def give_back(self, outgoing: Outgoing) -> None:
+        self.queues.settle(outgoing, True)
+
+    # Turns
+
+    def pending(self) -> bool:
+        return len(self._active) != 0
+
+    def turn(self) -> None:
+        if self._gone and self.ctx.recording and not self.ctx.refusing:
+            for fact in self._gone:
+                drop_fact(self.ctx, fact)
+            self._gone = []
+        if self.due_at != 0.0 and self.ctx.now >= self.due_at:
+            self.due_at = 0.0
+            for feeder in self._later:
+                feeder.wake()
+            self._later = []
+        if not self._active:
+            return
+        left = TURN_BUDGET
+        active = list(self._active)
+        self._active.clear()
+        for feeder in active:
+            given = self._feed(feeder, min(left, FEED_BUDGET))
+            if feeder.moved:
+                feeder.moved = False
+                feeder.stored = True
+                put_fact(self.ctx, feeder.fact, feeder.value())
+            if given != 0:
+                left -= given
+                self._last(feeder)
+        self.ctx.work -= TURN_BUDGET - left
+
+    def _feed(self, feeder: Feeder, budget: int) -> int:
+        """Give the receiver as many messages as it can take, up to ``budget``. Returns their number."""
+        stream = feeder.stream
+        given = 0
+        try:
+            end = stream.end()
+            if feeder.skipped != 0:
+                self._skip(feeder)
+            while given < budget:
+                if not self._has_room(feeder):
+                    return given
+                seq = feeder.find(end)
+                if seq == 0:
+                    return given
+                message = stream.message(seq)
+                feeder.next = seq + 1
+                given += 1
+                if message is None:
+                    self._drop(feeder, "lost_in_storage", b"")
+                else:
+                    self._give(feeder, message, seq)
+        except OSError:
+            self._put_off(feeder)
+            return given
+        feeder.wake()
+        return given
+
+    def _put_off(self, feeder: Feeder) -> None:
+        """The store does not work at the moment."""
+        self._later.append(feeder)
+        if self.due_at == 0.0:
+            self.due_at = self.ctx.now + AGAIN_SECONDS
+
+    @staticmethod
+    def _last(feeder: Feeder) -> None:
+        """It has got its share: the others that its session reads come before it."""
+        session = feeder.session
+        reads = None if session is None else session.reads
+        if reads is None or len(reads) == 1:
+            return
+        for whole, reading in reads.items():
+            if reading is feeder:
+                del reads[whole]
+                reads[whole] = feeder
+                break
+
+    def _has_room(self, feeder: Feeder) -> bool:
+        """Whether the receiver can take a message now. If not, it says when it can."""
+        group = feeder.group
+        if feeder.begins:
+            feeder.begins = False
+            feeder.wake()
+            if group is not None:
+                self.groups.line_of(group)
+            return False
+        if group is not None:
+            if self.ctx.refusing and self.ctx.recording:
+                self._put_off(feeder)
+                return False
+            feeder.waits = self.groups.has_line(group) or group.online() == 0
+            return not feeder.waits
+        session = feeder.session
+        subscription = feeder.subscription
+        assert session is not None and subscription is not None
+        client = session.client
+        if client is None or session.ended or session.moving is not None:
+            return False  # ``session_connected`` follows
+        feeder.waits = True
+        queue = session.queue
+        if client.blocked or client.size > self.ctx.write_buffer or (queue is not None and len(queue) != 0):
+            return False
+        if subscription.qos != 0 and self.delivery.window(session, client).full():
+            return False
+        if self.ctx.refusing and session.expiry != 0 and self.ctx.recording:
+            self.delivery.wait(session)
+            return False
+        feeder.waits = False
+        return True
+
+    def _give(self, feeder: Feeder, message: Message, seq: int) -> None:
+        ctx = self.ctx
+        if message.expired(ctx.now):
+            self._drop(feeder, "expired", message.topic)  # [MQTT-3.3.2-5]
+            return
+        shown = numbered(message, seq, ctx.now)
+        group = feeder.group
+        if group is not None:
+            shown.qos = 2  # the member's subscription has the QoS
+            self.groups.take(group, shown, None)
+            self._store_position(feeder, shown, self._group_is_stored())
+            return
+        session, subscription = feeder.session, feeder.subscription
+        assert session is not None and subscription is not None
+        client = session.client
+        assert client is not None
+        if client.rights is not None and not self._may_receive(client.rights, feeder, message.topic):
+            return
+        if subscription.no_local and message.publisher == session.client_id:
+            return
+        outgoing = Outgoing(shown, subscription.qos, False, subscription.ids, None)
+        if subscription.qos == 0:
+            self.delivery.transmit(client, outgoing, 0, False)
+            feeder.moved = ctx.recording and session.expiry != 0
+            return
+        self.delivery.transmit_acknowledged(session, client, self.delivery.window(session, client), outgoing)
+        self._store_position(feeder, outgoing.message, session.expiry != 0)
+
+    @staticmethod
+    def _may_receive(rights: Rights, feeder: Feeder, topic: bytes) -> bool:
+        return rights.may_receive(topic) and rights.may_receive(b"$stream/%b/%b" % (feeder.stream.name.encode(), topic))
+
+    def _store_position(self, feeder: Feeder, message: Message, stored: bool) -> None:
+        """In the record of the message itself, which is stored whole or not at all."""
+        if self.ctx.recording and stored:
+            feeder.stored = True
+            self.ctx.write(Write(FACT_WITH, topic=feeder.fact, message=message, value=feeder.value()))
+
+    def _keep_position(self, feeder: Feeder, stored: bool) -> None:
+        """The start of a new subscription is stored with it: after the messages of this turn, since records of
+        messages come before all else of a turn."""
+        feeder.moved = self.ctx.recording and stored
+
+    def _skip(self, feeder: Feeder) -> None:
+        name = feeder.session.client_id if feeder.session is not None else ""
+        if feeder.session is not None:
+            feeder.session.dropped += feeder.skipped
+        self.ctx.drop("stream_removed", name, feeder.skipped)
+        feeder.skipped = 0
+
+    def _drop(self, feeder: Feeder, reason: str, topic: bytes) -> None:
+        session = feeder.session
+        if session is not None:
+            session.dropped += 1
+        self.ctx.drop(reason, "" if session is None else session.client_id, 1, topic)
+
+
+def _session_fact(session: Session, whole: bytes) -> bytes:
+    return b"%d/%b" % (session.number, whole)
+
+
+def _position(value: bytes, stream: SequencedStream) -> int | None:
+    """None: it is about an earlier stream of that name."""
+    number, _, next = value.partition(b" ")
+    return int(next) if int(number) == stream.number else None

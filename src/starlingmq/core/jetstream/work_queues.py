@@ -1,0 +1,363 @@
+"""Work queues of MQTT: the subscribers of ``$queue/NAME[/FILTER]`` compete for the messages of a stream.
+
+A queue is a consumer of the stream (core.streams.consumer), which NATS clients see, change and may share, too. A
+member asks it for as many messages as the member's window has room for, in each turn.
+
+::
+
+    PUBLISH --PUBACK, PUBCOMP--> acknowledged      QoS 0: when it is written
+            --PUBACK, PUBREC >= 0x80--> due again, NAK_SECONDS later
+            --ack_wait is over, or the session ends--> due again, for any member
+            --max_deliver times in vain--> $dead/STREAM/TOPIC, if that has a receiver or a stream
+
+Invariants:
+
+- ``holders`` has the last delivery of each message. An older one that its client still works on stays in that client's
+  window, where its acknowledgement counts, but its refusal does not.
+- At QoS 1 a window's messages of a queue are not stored: after a restart they are due again. At QoS 2 they are, since
+  their packet ids must not be used for others.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+from zlib import crc32
+
+from mypy_extensions import mypyc_attr
+
+from starlingmq.core.context.context import Context
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.groups.member_selection import accepts
+from starlingmq.core.jetstream.bound_consumer import BoundConsumer
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.router.router import Router
+from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.streams.acknowledgements import ACK, NAK
+from starlingmq.core.streams.consumer_policy import ACK_EXPLICIT
+from starlingmq.core.streams.effects import Deliver
+from starlingmq.core.streams.feeder import Reading, numbered
+from starlingmq.core.streams.pull_requests import PullRequest
+from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.core.streams.stream_filters import StreamFilter
+from starlingmq.core.subscribe.subscribing import Subscribing
+from starlingmq.wire.primitives import encode_two
+from starlingmq.wire.reasons import MqttError
+
+NAME: Final = "mqtt-queue"  # of the consumer; with a filter, more follows
+NAK_SECONDS: Final = 1.0
+ASKED_MAX: Final = 256  # messages that all members together ask for at once
+UNACKNOWLEDGED_MAX: Final = 32  # messages at QoS 0 that a member is given at once
+DEAD: Final = b"$dead/"
+DELIVERIES: Final = b"\x26\x00\x0adeliveries"  # a User Property
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class QueueMaker:
+    """The maker of consumers with the settings of the API."""
+
+    def make_queue(self, stream: SequencedStream, name: str, filters: list[bytes]) -> None:
+        """Raises ValueError if there cannot be such a consumer."""
+        raise NotImplementedError
+
+
+class Holding:
+    session: Session
+    outgoing: Outgoing
+
+    def __init__(self, session: Session, outgoing: Outgoing) -> None:
+        self.session = session
+        self.outgoing = outgoing
+
+
+class WorkQueue:
+    """``ready``: members that may have room."""
+
+    stream: str
+    name: str
+    reader: BoundConsumer | None  # None: it is not restored yet, or was deleted
+    members: dict[Session, QueueMember]
+    ready: dict[QueueMember, None]
+    holders: dict[int, Holding]  # by sequence
+
+    def __init__(self, stream: str, name: str) -> None:
+        self.stream = stream
+        self.name = name
+        self.reader = None
+        self.members = {}
+        self.ready = {}
+        self.holders = {}
+
+    def wake(self) -> None:
+        reader = self.reader
+        if reader is not None and not reader.gone:
+            reader.active[reader] = None
+
+
+class QueueMember(Reading):
+    queue: WorkQueue
+    session: Session
+    whole: bytes
+    subscription: Subscription
+
+    def __init__(self, queue: WorkQueue, session: Session, whole: bytes, subscription: Subscription) -> None:
+        self.waits = False
+        self.queue = queue
+        self.session = session
+        self.whole = whole
+        self.subscription = subscription
+
+    def wake(self) -> None:
+        self.queue.ready[self] = None
+        self.queue.wake()
+
+
+class WorkQueues:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    subscribing: Subscribing
+    maker: QueueMaker | None
+    _queues: dict[str, WorkQueue]  # by stream and name of the consumer
+
+    def __init__(self, ctx: Context, router: Router, delivery: Delivery, subscribing: Subscribing) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.subscribing = subscribing
+        self.maker = None
+        self._queues = {}
+
+    # Members
+
+    def join(
+        self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter, stream: SequencedStream
+    ) -> str:
+        """Returns the reason why it cannot, or ""."""
+        name = consumer_name(parsed.filter)
+        filters = queue_filters(parsed.filter)
+        if name not in stream.consumers:
+            if self.maker is None:
+                return "there are no queues here"
+            try:
+                self.maker.make_queue(stream, name, filters)
+            except ValueError as error:
+                return str(error)
+        policy = cast(BoundConsumer, stream.consumers[name]).consumer.policy
+        if sorted(policy.filters) != filters or policy.ack != ACK_EXPLICIT or policy.deliver_to:
+            return f"consumer {name} of this stream is no queue for this filter"
+        self._add(session, whole, subscription, parsed)
+        return ""
+
+    def restore(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
+        """At a start, before the consumers are restored."""
+        self._add(session, whole, subscription, parsed)
+
+    def _add(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
+        queue = self._queue(parsed.name, consumer_name(parsed.filter))
+        earlier = queue.members.get(session)
+        if earlier is not None:
+            earlier.subscription = subscription
+            earlier.wake()
+            return
+        member = queue.members[session] = QueueMember(queue, session, whole, subscription)
+        if session.reads is None:
+            session.reads = {}
+        session.reads[whole] = member
+        member.wake()
+
+    def _queue(self, stream: str, name: str) -> WorkQueue:
+        key = f"{stream}/{name}"
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = WorkQueue(stream, name)
+        return queue
+
+    def leave(self, session: Session, reading: object) -> None:
+        """Messages that it has stay with it, until it acknowledges them or ``ack_wait`` is over."""
+        member = cast(QueueMember, reading)
+        queue = member.queue
+        queue.members.pop(session, None)
+        queue.ready.pop(member, None)
+        if not queue.members and queue.reader is None:
+            self._queues.pop(f"{queue.stream}/{queue.name}", None)
+
+    def consumer_added(self, reader: BoundConsumer) -> None:
+        if reader.consumer.name.startswith(NAME):
+            queue = self._queue(reader.stream.name, reader.consumer.name)
+            queue.reader = reader
+            reader.queue = queue
+
+    def consumer_removed(self, reader: BoundConsumer) -> None:
+        queue = cast("WorkQueue | None", reader.queue)
+        if queue is None:
+            return
+        queue.reader = reader.queue = None
+        for member in list(queue.members.values()):
+            self.subscribing.unsubscribe(member.session, member.whole)
+        self._queues.pop(f"{queue.stream}/{queue.name}", None)
+
+    def session_connected(self, session: Session) -> None:
+        """Messages at QoS 1 that others have got meanwhile are not sent again."""
+        window = session.window
+        if window is not None:
+            for packet_id, outgoing in list(window.entries.items()):
+                queue = outgoing.source
+                if isinstance(queue, WorkQueue) and outgoing.qos == 1:
+                    holding = queue.holders.get(outgoing.ticket)
+                    if holding is None or holding.outgoing is not outgoing:
+                        window.discard(packet_id)
+
+    # Turns
+
+    def ask(self, reader: BoundConsumer) -> list[QueueMember]:
+        """Requests of the members for messages, for the filling that follows."""
+        queue = cast(WorkQueue, reader.queue)
+        asked: list[QueueMember] = []
+        wanted = 0
+        for member in list(queue.ready):
+            room = self._room(member)
+            if room == 0:
+                del queue.ready[member]
+                member.waits = True
+                continue
+            reader.consumer.requests.add(PullRequest(b"", room, 0, 0.0, False, 0.0, member, self.ctx.now))
+            asked.append(member)
+            wanted += room
+            if wanted >= ASKED_MAX:
+                break
+        return asked
+
+    def withdraw(self, reader: BoundConsumer, asked: list[QueueMember]) -> None:
+        """After the filling. Members that got all they had asked for may have room again soon."""
+        for member in asked:
+            member.waits = True
+        for requester in reader.consumer.requests.withdraw():
+            if isinstance(requester, QueueMember):
+                requester.waits = False
+
+    def _room(self, member: QueueMember) -> int:
+        session = member.session
+        client = session.client
+        if client is None or session.ended or session.moving is not None:
+            return 0
+        queue = session.queue
+        if client.blocked or client.size > self.ctx.write_buffer or (queue is not None and len(queue) != 0):
+            return 0
+        if member.subscription.qos == 0:
+            return UNACKNOWLEDGED_MAX
+        if member.subscription.qos == 2 and self.ctx.refusing and session.expiry != 0:
+            self.delivery.wait(session)
+            return 0
+        window = self.delivery.window(session, client)
+        return 0 if window.full() else min(window.limit - len(window.entries), ASKED_MAX)
+
+    def deliver(self, member: QueueMember, effect: Deliver) -> None:
+        queue, session, subscription, seq = member.queue, member.session, member.subscription, effect.sequence
+        client, reader = session.client, queue.reader
+        if client is None or reader is None:
+            return
+        if member in queue.ready:  # others come before it now
+            del queue.ready[member]
+            queue.ready[member] = None
+        earlier = queue.holders.pop(seq, None)
+        if earlier is not None:
+            self._take_back(earlier)
+        more = b""
+        again = reader.consumer.pending.redelivered.get(seq, 0)
+        if again != 0:
+            digits = b"%d" % (again + 1)
+            more = DELIVERIES + encode_two(len(digits)) + digits
+        message = numbered(effect.message, seq, self.ctx.now, more)
+        message.qos = subscription.qos
+        if client.max_packet != 0 and not accepts(client, subscription, message):
+            self._answer(queue, seq, NAK)
+            return
+        outgoing = Outgoing(message, subscription.qos, False, subscription.ids, queue)
+        if subscription.qos == 0:
+            self.delivery.transmit(client, outgoing, 0, False)
+            self._answer(queue, seq, ACK)
+            return
+        outgoing.ticket = seq
+        queue.holders[seq] = Holding(session, outgoing)
+        self.delivery.transmit_acknowledged(session, client, self.delivery.window(session, client), outgoing)
+
+    @staticmethod
+    def _take_back(holding: Holding) -> None:
+        """Another member gets the message."""
+        window, outgoing = holding.session.window, holding.outgoing
+        if holding.session.client is not None or window is None or outgoing.qos != 1:
+            return
+        if window.entries.get(outgoing.packet_id) is outgoing:
+            window.discard(outgoing.packet_id)
+
+    # Acknowledgements
+
+    def settle(self, outgoing: Outgoing, refused: bool) -> None:
+        queue = outgoing.source
+        if not isinstance(queue, WorkQueue):
+            return
+        seq = outgoing.ticket
+        holding = queue.holders.get(seq)
+        current = holding is not None and holding.outgoing is outgoing
+        if current:
+            del queue.holders[seq]
+        if current or not refused:
+            self._answer(queue, seq, NAK if refused else ACK)
+
+    def _answer(self, queue: WorkQueue, seq: int, kind: int) -> None:
+        reader = queue.reader
+        if reader is not None:
+            reader.source.look()
+            pending = reader.consumer.pending.get(seq)
+            number = 0 if pending is None else pending.number
+            deliveries = reader.consumer.pending.redelivered.get(seq, 0) + 1
+            reader.consumer.answer(seq, number, deliveries, kind, NAK_SECONDS, "", self.ctx.now)
+            queue.wake()
+
+    def dead(self, reader: BoundConsumer, seq: int) -> None:
+        """A message was delivered as often as it may be. If its dead letter has no receiver the stream keeps it."""
+        queue = cast(WorkQueue, reader.queue)
+        queue.holders.pop(seq, None)
+        try:
+            message = reader.stream.message(seq)
+            if message is None:
+                return
+            deliveries = b"%d" % (reader.consumer.pending.redelivered.get(seq, 0) + 1)
+            letter = numbered(message, seq, self.ctx.now, DELIVERIES + encode_two(len(deliveries)) + deliveries)
+            taken = self._publish(letter, reader.stream.name)
+        except OSError:
+            taken = 0
+        if taken != 0:
+            self._answer(queue, seq, ACK)
+        else:
+            self.ctx.drop("max_deliveries", reader.stream.client_id, 1)
+
+    def _publish(self, letter: Message, stream: str) -> int:
+        """Returns the number of receivers."""
+        letter.topic = b"%b%b/%b" % (DEAD, stream.encode(), letter.topic)
+        letter.qos = 2
+        letter.octets = len(letter.topic) + len(letter.payload) + len(letter.properties)
+        try:
+            route = self.router.resolve(letter.topic)
+        except MqttError:
+            return 0
+        return self.delivery.fan_out(letter, route, None)
+
+
+def queue_filters(filter: bytes) -> list[bytes]:
+    """The filters of the consumer, sorted. One of NATS does not match the parent level."""
+    if filter in (b"", b"#"):
+        return []
+    if filter.endswith(b"/#"):
+        return sorted([filter[:-2], filter[:-1] + b"+/#"])
+    return [filter]
+
+
+def consumer_name(filter: bytes) -> str:
+    """The name of the consumer that is the queue for a filter."""
+    if filter in (b"", b"#"):
+        return NAME
+    text = filter.decode()
+    plain = "".join([each if each.isascii() and (each.isalnum() or each in "-_") else "_" for each in text[:40]])
+    return f"{NAME}-{plain}-{crc32(filter):08x}"

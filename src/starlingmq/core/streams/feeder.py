@@ -1,0 +1,126 @@
+"""The position of one MQTT session or shared group in a stream: which message it is to get next.
+
+The law:
+
+- Messages are read in the order of their sequences, those that match ``filters``, each once.
+- A message that is removed before it was read is left out, and counted (``skipped``).
+- ``next`` rises only. It is stored together with the message that it follows, so a crash neither repeats nor omits one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import trait
+
+from starlingmq.core.groups.group import Group
+from starlingmq.core.messages.message import Message
+from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.streams.message_index import TopicSelection
+from starlingmq.core.streams.sequenced_stream import SequencedStream, StreamWatcher
+from starlingmq.core.streams.stream_filters import EARLIEST, LATEST, OFFSET, TIMESTAMP, Start
+from starlingmq.wire.primitives import encode_two
+
+POSITION_FACT: Final = b"js/p/"  # and the session or group; value: number of the stream, and ``next``
+GROUP: Final = b"g/"
+OFFSET_NAME: Final = b"\x26\x00\x06offset"  # a User Property
+
+
+@trait
+class Reading:
+    """One read of a session, by its subscription."""
+
+    waits: bool  # the session had no room for its next message
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        raise NotImplementedError
+
+
+class Feeder(StreamWatcher, Reading):
+    """``session`` and ``subscription``, or ``group``, are the receiver."""
+
+    stream: SequencedStream
+    filters: list[bytes]
+    selection: TopicSelection
+    next: int
+    skipped: int
+    session: Session | None
+    subscription: Subscription | None
+    group: Group | None
+    fact: bytes
+    stored: bool  # the store has ``fact``
+    moved: bool  # ``next`` is to be stored
+    begins: bool  # the receiver is not stored before this turn ends
+    active: dict[Feeder, None]  # those that have something to do
+
+    def __init__(
+        self, stream: SequencedStream, filters: list[bytes], next: int, fact: bytes, active: dict[Feeder, None]
+    ) -> None:
+        self.waits = False
+        self.stream = stream
+        self.filters = filters
+        self.selection = TopicSelection(filters)
+        self.next = next
+        self.skipped = 0
+        self.session = None
+        self.subscription = None
+        self.group = None
+        self.fact = POSITION_FACT + fact
+        self.stored = False
+        self.moved = False
+        self.begins = False
+        self.active = active
+
+    def find(self, end: int) -> int:
+        """The sequence of the next message up to ``end``; 0: there is none yet."""
+        found = self.stream.index.next_of(self.next, self.selection)
+        if found != 0 and found <= end:
+            return found
+        if self.next <= end:
+            self.next = end + 1
+        return 0
+
+    def value(self) -> bytes:
+        return b"%d %d" % (self.stream.number, self.next)
+
+    # As a watcher of the stream
+
+    def wake(self) -> None:
+        self.active[self] = None
+
+    def removed(self, seq: int, topic: bytes) -> None:
+        if seq >= self.next:
+            self.skipped += 1
+
+    def purged(self) -> None:
+        pass
+
+    def needs(self, seq: int) -> bool:
+        return False
+
+    def counts(self) -> bool:
+        return False
+
+
+def begin(stream: SequencedStream, selection: TopicSelection, start: Start) -> int:
+    """The sequence with which a new subscription begins."""
+    index = stream.index
+    if start.kind == EARLIEST:
+        return index.first
+    if start.kind == LATEST:
+        return max([each.last for each in index.matching(selection)], default=index.last + 1)
+    if start.kind == OFFSET:
+        return max(start.offset, index.first)
+    if start.kind == TIMESTAMP:
+        return max(index.since(start.time), index.first)
+    return index.last + 1
+
+
+def numbered(message: Message, seq: int, now: float, more: bytes = b"") -> Message:
+    """A message of a stream as it goes to MQTT clients: with its sequence, and not stored. ``more`` properties."""
+    digits = b"%d" % seq
+    properties = b"%b%b%b%b%b" % (message.properties, OFFSET_NAME, encode_two(len(digits)), digits, more)
+    return Message(
+        message.topic, message.payload, message.qos, False, properties, message.expires_at, message.publisher, now
+    )
