@@ -37,12 +37,14 @@ from starlingmq.core.publish.unknown_pubrel import CLIENT_MAX, UnknownPubrels
 from starlingmq.core.retained.retained_messages import RetainedMessages
 from starlingmq.core.retained.retained_store import RetainedTree
 from starlingmq.core.router.router import Route, Router
+from starlingmq.core.router.stream import Stream, refusing
 from starlingmq.core.session.connection import ASKING, CLOSED, WORKING
 from starlingmq.core.session.production import AGAIN, NEW, OTHER, Production
 from starlingmq.core.session.qos import Inbound, Parking
 from starlingmq.core.session.session import BRIDGE_LISTENER, GROUP_PREFIX, Client, Session, Subscription
 from starlingmq.core.session.trail import Backlog
-from starlingmq.wire.mqtt import Publish, ack_frame, ack_run, decode_publish, packet_id_bytes
+from starlingmq.wire.mqtt import PUBACK, Ack, Publish, ack_frame, ack_run, decode_publish, encode, packet_id_bytes
+from starlingmq.wire.properties import REASON_STRING
 from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
 
 RETURNED: Final = "returned_qos2"  # why messages of a node that was removed were dropped
@@ -270,7 +272,24 @@ class Publishing:
         # If the client cannot be told that there is no room to retain it, the message is at least delivered.
         found = self.delivery.fan_out(message, route, session, frame)
         if message.qos != 0:
+            if len(route.streams) != 0 and client.version == 5:
+                stream = refusing(route.streams)
+                if stream is not None:
+                    self._not_kept(client, packet_id, stream)
+                    return
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
+
+    def _not_kept(self, client: Client, packet_id: int, stream: Stream) -> None:
+        """A message was delivered, but a stream did not take it."""
+        reason = stream.refusal_reason()
+        if client.problem_information and client.max_packet == 0:
+            frame = encode(Ack(PUBACK, packet_id, reason, {REASON_STRING: stream.refusal_text()}), 5)
+            if client is self._answered:
+                self._answers.write(frame)
+            else:
+                self.ctx.send_stored(client, frame)
+            return
+        self._acknowledge(client, 0x40, packet_id, reason)
 
     def _turn_down(self, client: Client, message: Message, packet_id: int, verdict: int) -> None:
         """Send the refusal of a message in the protocol of MQTT. Raises MqttError to end the connection."""

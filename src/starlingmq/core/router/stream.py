@@ -47,6 +47,22 @@ class Stream(Session):
         ctx.note(STREAM_PUT, self, Outgoing(message, message.qos, message.retain, b"", None))
         return 1
 
+    def refusal_reason(self) -> int:
+        """The reason code of MQTT for which the last message is not in this stream; 0: it is."""
+        return 0
+
+    def refusal_text(self) -> str:
+        """That reason in words."""
+        return ""
+
+
+def refusing(streams: list[Stream]) -> Stream | None:
+    """The first one that did not take the last message, and says why."""
+    for stream in streams:
+        if stream.refusal_reason() != 0:
+            return stream
+    return None
+
 
 def keep(ctx: Context, message: Message, streams: list[Stream]) -> int:
     """Add a message that enters here to the streams that want it. Returns the number of streams. At QoS 1 and 2 all

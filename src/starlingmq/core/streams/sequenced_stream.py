@@ -43,6 +43,7 @@ from starlingmq.core.streams.publish_headers import NO_HEADERS, PREFIX, PublishH
 from starlingmq.core.topics.filter_tree import FilterTree
 from starlingmq.wire.nats_headers import carried
 from starlingmq.wire.nats_subjects import filter_of
+from starlingmq.wire.reasons import Reason
 
 RECENT_BYTES: Final = 256 << 10  # of messages in memory, beside those that are not in the log yet
 AHEAD: Final = 64  # messages that are read from the log at a time
@@ -89,6 +90,10 @@ class StreamRefusal:
         self.code = code
         self.error = error
         self.description = description
+
+    def reason(self) -> int:
+        """The reason code in a PUBACK."""
+        return Reason.QUOTA_EXCEEDED if self.error in (10054, 10077) else Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class StreamWatcher:
@@ -221,6 +226,13 @@ class SequencedStream(Stream):
             ctx.note(STREAM_PUT, self, Outgoing(message, message.qos, message.retain, b"", None))
         self._after(message.topic, headers)
         return 1
+
+    def refusal_reason(self) -> int:
+        refusal = self.refusal
+        return 0 if refusal is None else refusal.reason()
+
+    def refusal_text(self) -> str:
+        return "" if self.refusal is None else f"stream {self.name}: {self.refusal.description}"
 
     def refusal_of(self, message: Message, headers: PublishHeaders) -> StreamRefusal | None:
         policy = self.policy
