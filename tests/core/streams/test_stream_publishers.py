@@ -93,3 +93,17 @@ def test_3_1_1_and_qos_2_have_no_code_for_it() -> None:
     assert (completed.type, completed.reason) == (PUBCOMP, 0)
     assert stream.index.count == 0
     assert world.dropped == {"stream_refused": 2}
+
+
+def test_a_refusal_with_a_long_text_of_another_client_is_shortened() -> None:
+    world = Streaming()
+    world.stream()
+    first, second = world.connect("first"), world.connect("second")
+    long = encode_property_bytes({USER_PROPERTY: [("Nats-Msg-Id", "é" * 32755)]})
+    first.send(Publish(b"t/1", b"1", 1, packet_id=1, properties=long))
+    first.expect(Ack)
+    wrong = encode_property_bytes({USER_PROPERTY: [("Nats-Expected-Last-Msg-Id", "x")]})
+    second.send(Publish(b"t/1", b"2", 1, packet_id=2, properties=wrong))
+    refused = second.expect(Ack)
+    assert (refused.packet_id, refused.reason) == (2, 0x83)
+    assert str(refused.properties[REASON_STRING]).startswith("stream S: wrong last msg ID: éé")

@@ -553,3 +553,16 @@ def test_a_subscription_that_was_refused_leaves_nothing() -> None:
     session = fake.client.session
     assert session is not None and session.reads is None and session.subscription_count() == 0
     assert isinstance(subscribe(fake, "a"), Suback)
+
+
+def test_a_long_filter_is_refused_by_a_short_text() -> None:
+    world = Streaming()
+    world.stream()
+    client = world.connect()
+    requests = [SubscribeRequest(b"$stream/S@" + b"a" * 65500, 0)]
+    requests += [SubscribeRequest(b"u/%d" % number, 0) for number in range(200)]  # they need a second turn
+    client.send(Subscribe(1, requests))
+    world.advance(1.0)
+    answer = client.expect(Suback)
+    assert answer.reasons == [0x8F] + [0] * 200
+    assert len(str(answer.properties[REASON_STRING])) < 200

@@ -52,6 +52,7 @@ HEADER_OVERHEAD: Final = 4
 MEMORY_OVERHEAD: Final = 16
 EXPIRED_PER_TURN: Final = 1000
 TOPICS_SHIFT: Final = 4  # topics that are compared with a filter, for the work of a message
+REASON_MAX: Final = 200  # characters of a refusal in a PUBACK: a part of it may be as long as a client chose it
 STALE_MIN: Final = 64  # ends of messages that were removed, which are tolerated
 REMOVED_FACT: Final = b"js/r/"  # and the number of the stream, and of a block: which sequences in it are removed
 FIRST_FACT: Final = b"js/f/"  # and the number of the stream: its first sequence
@@ -232,7 +233,7 @@ class SequencedStream(Stream):
         return 0 if refusal is None else refusal.reason()
 
     def refusal_text(self) -> str:
-        return "" if self.refusal is None else f"stream {self.name}: {self.refusal.description}"
+        return "" if self.refusal is None else f"stream {self.name}: {self.refusal.description}"[:REASON_MAX]
 
     def refusal_of(self, message: Message, headers: PublishHeaders) -> StreamRefusal | None:
         policy = self.policy
