@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.core.streams.stream_world import (
     StoredStreaming,
@@ -15,8 +17,13 @@ from tests.core.streams.stream_world import (
 )
 from tests.harness import FakeClient, World
 
+from starlingmq.core.context.ready import SUBSCRIPTION_PUT, Write
 from starlingmq.core.limits.access import SUBSCRIBE, Grant, Rights
+from starlingmq.core.messages.message import Message
+from starlingmq.core.session.session import Subscription
+from starlingmq.core.streams.feeder import Feeder
 from starlingmq.core.streams.policies import INTEREST, WORK_QUEUE
+from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe
 from starlingmq.wire.properties import (
     REASON_STRING,
@@ -566,3 +573,88 @@ def test_a_long_filter_is_refused_by_a_short_text() -> None:
     answer = client.expect(Suback)
     assert answer.reasons == [0x8F] + [0] * 200
     assert len(str(answer.properties[REASON_STRING])) < 200
+
+
+def test_a_reader_that_waits_for_the_store_and_unsubscribes_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Streaming()
+    stream = world.stream()
+    fill(world, 3)
+    client = world.connect()
+
+    def fail(_: SequencedStream, seq: int) -> Message:
+        raise OSError(5, f"message {seq} cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SequencedStream, "message", fail)
+        subscribe(client, "$stream/S", 1, "earliest")
+        client.send(Unsubscribe(2, [b"$stream/S"]))
+        client.expect(Unsuback)
+    world.advance(2.0)
+    assert take(client) == []
+    subscribe(client, "$stream/S", 1, "earliest")
+    assert len(take(client)) == stream.index.count == 3
+
+
+def test_many_readers_of_one_session_end_with_their_stream() -> None:
+    world = Streaming()
+    stream = world.stream()
+    client = world.connect()
+    count = 5000
+    client.send(Subscribe(1, [SubscribeRequest(b"$stream/S/t/%d" % number, 0) for number in range(count)]))
+    world.advance(1.0)
+    assert len(client.expect(Suback).reasons) == count
+    session = client.client.session
+    assert session is not None
+    looked = Looked(session.reads or {})
+    session.reads = looked
+    world.state.jetstream.remove(stream)
+    assert session.subscription_count() == 0
+    assert looked.times == 0
+
+
+class Looked(dict[bytes, object]):
+    """Counts how often all entries are looked at."""
+
+    times = 0
+
+    def items(self) -> Any:
+        self.times += 1
+        return super().items()
+
+
+def test_a_filter_that_matches_nothing_is_looked_for_over_turns_and_keeps_no_topics() -> None:
+    world = Streaming()
+    stream = world.stream()
+    for number in range(5000):
+        stream.take(world.state.ctx, Message(b"t/%d" % number, b"", 0, False, b"", 0.0, "", world.now))
+    stream.take(world.state.ctx, Message(b"t/x/y", b"found", 0, False, b"", 0.0, "", world.now))
+    client = world.connect()
+    subscribe(client, "$stream/S/+/+/y", 1, "earliest")
+    found = client.client.session
+    assert found is not None and found.reads is not None
+    feeder = found.reads[b"$stream/S/+/+/y"]
+    assert isinstance(feeder, Feeder)
+    assert payloads(take(client)) == [b"found"]
+    feeder.next = 1
+    before = world.state.ctx.work
+    feeder.wake()
+    world.state.jetstream.turn()
+    assert 1 < feeder.next < 5000
+    assert world.state.ctx.work < before
+    assert len(feeder.selection._known) <= 32
+
+
+def test_subscriptions_of_an_earlier_release_do_not_stop_a_start() -> None:
+    world = StoredStreaming()
+    client = world.connect("old", properties=LASTS)
+    session = client.client.session
+    assert session is not None
+    for whole in (b"$queue/#", b"$stream/+/a", b"$share/g/$stream/S@x"):
+        subscription = Subscription(session, whole, 0, False, False, b"")
+        session.add_subscription(whole, subscription)
+        world.state.ctx.write(Write(SUBSCRIPTION_PUT, session, topic=whole, subscription=subscription))
+    world.run()
+    world.restart()
+    again = world.connect("old", clean_start=False, properties=LASTS)
+    again.send(Unsubscribe(2, [b"$queue/#", b"$stream/+/a", b"$share/g/$stream/S@x"]))
+    assert again.expect(Unsuback).reasons == [0, 0, 0]

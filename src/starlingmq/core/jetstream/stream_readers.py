@@ -33,8 +33,8 @@ from starlingmq.core.router.router import Router
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.core.streams.feeder import GROUP, POSITION_FACT, Feeder, Reading, begin, numbered
 from starlingmq.core.streams.read_port import ReadPort
-from starlingmq.core.streams.sequenced_stream import SequencedStream, drop_fact, put_fact
-from starlingmq.core.streams.stream_filters import NEW, Start, StreamFilter, parse_stream_filter, start_in
+from starlingmq.core.streams.sequenced_stream import TOPICS_SHIFT, SequencedStream, drop_fact, put_fact
+from starlingmq.core.streams.stream_filters import LATEST, NEW, Start, StreamFilter, parse_stream_filter, start_in
 from starlingmq.core.subscribe.subscribing import Subscribing, identifiers
 from starlingmq.core.topics.topics import parse_share
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
@@ -64,7 +64,7 @@ class MqttReaders(ReadPort):
     due_at: float  # 0.0: never
     _feeders: dict[SequencedStream, dict[Feeder, None]]
     _active: dict[Feeder, None]  # feeders that may have something to do
-    _later: list[Feeder]  # those that go on at ``due_at``, since the store did not work
+    _later: dict[Feeder, None]  # those that go on at ``due_at``, since the store did not work
     _stored: dict[bytes, bytes]  # positions that a store had, until their subscriptions are restored
     _gone: list[bytes]  # facts of the store that belong to nothing
 
@@ -90,7 +90,7 @@ class MqttReaders(ReadPort):
         self.due_at = 0.0
         self._feeders = {}
         self._active = {}
-        self._later = []
+        self._later = {}
         self._stored = {}
         self._gone = []
 
@@ -158,6 +158,7 @@ class MqttReaders(ReadPort):
         if group:
             known = self.router.group(b"$share/%b/%b" % (group, parsed.plain))
             if known is None or known.feeder is None:
+                self.ctx.spend(len(self._feeders.get(stream, {})) // READINGS_PER_UNIT)
                 of_groups = [each for each in self._feeders.get(stream, {}) if each.group is not None]
                 if len(of_groups) >= GROUPS_MAX:
                     return self._no(Reason.QUOTA_EXCEEDED, GROUPS_FULL)
@@ -184,7 +185,9 @@ class MqttReaders(ReadPort):
 
     def allows(self, rights: Rights, whole: bytes) -> bool:
         share = parse_share(whole)
-        parsed = parse_stream_filter(whole if share is None else share[1])
+        parsed = _parsed(whole if share is None else share[1])
+        if parsed is None:
+            return True  # it gets nothing
         group = b"" if share is None else share[0]
         granted = rights.granted(parsed.wanted(), group)
         stream = self.streams.get(parsed.name)
@@ -198,6 +201,8 @@ class MqttReaders(ReadPort):
         stored = self._stored.pop(feeder.fact, None)
         position = None if stored is None else _position(stored, stream)
         feeder.stored = stored is not None
+        if start.kind == LATEST and not feeder.selection.exact:
+            self.ctx.work -= len(stream.index.topics) >> TOPICS_SHIFT
         feeder.next = begin(stream, feeder.selection, start) if position is None else position
         if position is not None and not filters and feeder.next < stream.index.first:
             feeder.skipped = stream.index.first - feeder.next
@@ -211,6 +216,7 @@ class MqttReaders(ReadPort):
     def _attach(self, feeder: Feeder, session: Session, whole: bytes, subscription: Subscription) -> None:
         feeder.session = session
         feeder.subscription = subscription
+        feeder.whole = whole
         if session.reads is None:
             session.reads = {}
         session.reads[whole] = feeder
@@ -262,16 +268,17 @@ class MqttReaders(ReadPort):
                 del self._feeders[feeder.stream]
         feeder.stream.unwatch(feeder, feeder.filters)
         self._active.pop(feeder, None)
+        self._later.pop(feeder, None)
         if feeder.stored:
             drop_fact(self.ctx, feeder.fact)
 
     def stream_removed(self, stream: SequencedStream) -> None:
         """The stream is deleted, and with it all subscriptions to it."""
         for feeder in list(self._feeders.get(stream, {})):
-            if feeder.session is not None and feeder.session.reads is not None:
-                for whole, reading in list(feeder.session.reads.items()):
-                    if reading is feeder:
-                        self.subscribing.unsubscribe(feeder.session, whole)
+            session = feeder.session
+            if session is not None:
+                if self._feeder_of(session, feeder.whole) is feeder:
+                    self.subscribing.unsubscribe(session, feeder.whole)
             elif feeder.group is not None:
                 self._end_group(feeder.group)
         self._feeders.pop(stream, None)
@@ -294,10 +301,12 @@ class MqttReaders(ReadPort):
 
     def restore(self, session: Session, whole: bytes, subscription: Subscription) -> None:
         share = parse_share(whole)
-        parsed = parse_stream_filter(whole if share is None else share[1])
+        session.add_subscription(whole, subscription)
+        parsed = _parsed(whole if share is None else share[1])
+        if parsed is None:
+            return  # of an earlier release, to which these topics were topics as others are
         if share is not None:
             subscription.filter = parsed.plain
-        session.add_subscription(whole, subscription)
         stream = self.streams.get(parsed.name)
         if parsed.queue:
             self.queues.restore(session, whole, subscription, parsed)
@@ -371,13 +380,17 @@ class MqttReaders(ReadPort):
             self.due_at = 0.0
             for feeder in self._later:
                 feeder.wake()
-            self._later = []
+            self._later = {}
         if not self._active:
             return
         left = TURN_BUDGET
         active = list(self._active)
         self._active.clear()
         for feeder in active:
+            if left <= 0:
+                self._active[feeder] = None
+                continue
+            left -= 1
             given = self._feed(feeder, min(left, FEED_BUDGET))
             if feeder.moved:
                 feeder.moved = False
@@ -400,6 +413,7 @@ class MqttReaders(ReadPort):
                 if not self._has_room(feeder):
                     return given
                 seq = feeder.find(end)
+                given += feeder.cost
                 if seq == 0:
                     return given
                 message = stream.message(seq)
@@ -417,7 +431,7 @@ class MqttReaders(ReadPort):
 
     def _put_off(self, feeder: Feeder) -> None:
         """The store does not work at the moment."""
-        self._later.append(feeder)
+        self._later[feeder] = None
         if self.due_at == 0.0:
             self.due_at = self.ctx.now + AGAIN_SECONDS
 
@@ -428,11 +442,8 @@ class MqttReaders(ReadPort):
         reads = None if session is None else session.reads
         if reads is None or len(reads) == 1:
             return
-        for whole, reading in reads.items():
-            if reading is feeder:
-                del reads[whole]
-                reads[whole] = feeder
-                break
+        if reads.pop(feeder.whole, None) is not None:
+            reads[feeder.whole] = feeder
 
     def _has_room(self, feeder: Feeder) -> bool:
         """Whether the receiver can take a message now. If not, it says when it can."""
@@ -526,6 +537,13 @@ class MqttReaders(ReadPort):
 
 def _session_fact(session: Session, whole: bytes) -> bytes:
     return b"%d/%b" % (session.number, whole)
+
+
+def _parsed(filter: bytes) -> StreamFilter | None:
+    try:
+        return parse_stream_filter(filter)
+    except ValueError:
+        return None
 
 
 def _position(value: bytes, stream: SequencedStream) -> int | None:

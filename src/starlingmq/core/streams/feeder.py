@@ -17,12 +17,14 @@ from starlingmq.core.groups.group import Group
 from starlingmq.core.messages.message import Message
 from starlingmq.core.session.session import Session, Subscription
 from starlingmq.core.streams.message_index import TopicSelection
-from starlingmq.core.streams.sequenced_stream import SequencedStream, StreamWatcher
+from starlingmq.core.streams.sequenced_stream import TOPICS_SHIFT, SequencedStream, StreamWatcher
 from starlingmq.core.streams.stream_filters import EARLIEST, LATEST, OFFSET, TIMESTAMP, Start
 from starlingmq.wire.primitives import encode_two
 
 POSITION_FACT: Final = b"js/p/"  # and the session or group; value: number of the stream, and ``next``
 GROUP: Final = b"g/"
+LOOKED: Final = 1024  # sequences or topics that a filter with wildcards is compared with at a time
+REMEMBERED: Final = 32  # topics: a session may have many such filters
 OFFSET_NAME: Final = b"\x26\x00\x06offset"  # a User Property
 
 
@@ -48,6 +50,8 @@ class Feeder(StreamWatcher, Reading):
     session: Session | None
     subscription: Subscription | None
     group: Group | None
+    whole: bytes  # the filter as subscribed, of a session
+    cost: int  # of the last search, as messages
     fact: bytes
     stored: bool  # the store has ``fact``
     moved: bool  # ``next`` is to be stored
@@ -60,12 +64,14 @@ class Feeder(StreamWatcher, Reading):
         self.waits = False
         self.stream = stream
         self.filters = filters
-        self.selection = TopicSelection(filters)
+        self.selection = TopicSelection(filters, REMEMBERED)
         self.next = next
         self.skipped = 0
         self.session = None
         self.subscription = None
         self.group = None
+        self.whole = b""
+        self.cost = 0
         self.fact = POSITION_FACT + fact
         self.stored = False
         self.moved = False
@@ -73,12 +79,35 @@ class Feeder(StreamWatcher, Reading):
         self.active = active
 
     def find(self, end: int) -> int:
-        """The sequence of the next message up to ``end``; 0: there is none yet."""
-        found = self.stream.index.next_of(self.next, self.selection)
+        """The sequence of the next message up to ``end``; 0: there is none yet, or the next turn goes on."""
+        index, selection = self.stream.index, self.selection
+        self.cost = 0
+        if not selection.everything and not selection.exact:
+            if len(index.topics) > LOOKED:
+                return self._walk(end)
+            self.cost = len(index.topics) >> TOPICS_SHIFT
+        found = index.next_of(self.next, selection)
         if found != 0 and found <= end:
             return found
         if self.next <= end:
             self.next = end + 1
+        return 0
+
+    def _walk(self, end: int) -> int:
+        """The same, some sequences at a time: a filter with wildcards may match none of many topics."""
+        index = self.stream.index
+        seq = index.next(self.next)
+        for _ in range(LOOKED):
+            if seq == 0 or seq > end:
+                self.next = max(self.next, end + 1)
+                return 0
+            topic = index.topic_of(seq)
+            if topic is not None and self.selection.admits(topic):
+                return seq
+            self.next = seq + 1
+            seq = index.next(seq + 1)
+        self.cost = LOOKED >> TOPICS_SHIFT
+        self.wake()
         return 0
 
     def value(self) -> bytes:

@@ -138,8 +138,9 @@ class TopicSelection:
     exact: list[bytes]  # its topics, if no filter has wildcards
     _tree: FilterTree | None  # of many filters
     _known: dict[bytes, bool]
+    _remembered: int
 
-    def __init__(self, filters: list[bytes]) -> None:
+    def __init__(self, filters: list[bytes], remembered: int = REMEMBERED_MAX) -> None:
         self.filters = filters
         self.everything = takes_all(filters)
         self.exact = []
@@ -151,6 +152,7 @@ class TopicSelection:
             for filter in filters:
                 self._tree.add(filter, filter, filter)
         self._known = {}
+        self._remembered = remembered
 
     def admits(self, topic: bytes) -> bool:
         if self.everything:
@@ -161,7 +163,7 @@ class TopicSelection:
             known = tree is not None and len(tree.match(topic)) != 0
             if tree is None or tree.gave_up:
                 known = any(matches(filter, topic) for filter in self.filters)
-            if len(self._known) >= REMEMBERED_MAX:
+            if len(self._known) >= self._remembered:
                 self._known = {}
             self._known[topic] = known
         return known

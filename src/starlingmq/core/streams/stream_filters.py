@@ -81,7 +81,9 @@ def parse_stream_filter(filter: bytes) -> StreamFilter:
         word, _, value = start.decode().partition("=")
         begin = start_of(word, value)
         if begin is None:
-            raise ValueError(f"a subscription begins with earliest, latest, new, offset=N or timestamp=T, not {word[:40]}")
+            raise ValueError(
+                f"a subscription begins with earliest, latest, new, offset=N or timestamp=T, not {word[:40]}"
+            )
     return StreamFilter(queue, name.decode(), rest, begin)
 
 
