@@ -658,3 +658,61 @@ def test_subscriptions_of_an_earlier_release_do_not_stop_a_start() -> None:
     again = world.connect("old", clean_start=False, properties=LASTS)
     again.send(Unsubscribe(2, [b"$queue/#", b"$stream/+/a", b"$share/g/$stream/S@x"]))
     assert again.expect(Unsuback).reasons == [0, 0, 0]
+
+
+def test_two_filters_of_a_session_that_are_one_queue_end_one_by_one() -> None:
+    world = Streaming()
+    world.stream()
+    client = world.connect()
+    subscribe(client, "$queue/S")
+    subscribe(client, "$queue/S/#", 2)
+    client.send(Unsubscribe(2, [b"$queue/S/#"]))
+    client.expect(Unsuback)
+    fill(world, 2)
+    found = take(client)
+    assert [(each.payload, each.qos) for each in found] == [(b"1", 1), (b"2", 1)]
+    client.send(Unsubscribe(2, [b"$queue/S"]))
+    client.expect(Unsuback)
+    fill(world, 1)
+    assert take(client) == []
+
+
+def test_a_burst_is_divided_between_the_members_of_a_queue() -> None:
+    world = Streaming()
+    world.stream()
+    members = [world.connect(f"member{number}") for number in range(3)]
+    for member in members:
+        subscribe(member, "$queue/S")
+    publisher = world.connect("publisher")
+    publisher.send_all([Publish(b"t/1", b"%d" % number) for number in range(600)])
+    assert [len(take(member, False)) for member in members] == [200, 200, 200]
+
+
+def test_a_member_of_a_queue_is_given_no_more_bytes_than_its_connection_buffers() -> None:
+    world = Streaming(write_buffer=10_000)
+    world.stream()
+    member = world.connect()
+    subscribe(member, "$queue/S")
+    world.state.blocked(member.client)
+    publisher = world.connect("publisher")
+    for number in range(100):
+        publisher.send(Publish(b"t/1", b"%d" % number + b"x" * (40_000 if number == 50 else 3000)))
+    world.state.drained(member.client, world.now)
+    world.state.jetstream.turn()
+    assert 0 < member.client.size < 13_500
+    world.run()
+    assert len(take(member)) == 100
+
+
+def test_a_dead_letter_has_no_dead_letter() -> None:
+    world = Streaming()
+    stream = world.stream(policy=policy_of("t/#", "$dead/#"))
+    member = world.connect()
+    subscribe(member, "$queue/S")
+    fill(world, 1)
+    for _ in range(12):
+        for each in take(member, False):
+            member.send(Ack(4, each.packet_id, 0x80))
+        world.advance(1.1)
+    assert list(stream.index.topics) == [b"t/1", b"$dead/S/t/1"]
+    assert world.dropped["max_deliveries"] == 1

@@ -251,7 +251,7 @@ class MqttReaders(ReadPort):
         if isinstance(found, Feeder):
             self._end(found)
         elif found is not None:
-            self.queues.leave(session, found)
+            self.queues.leave(session, found, whole)
 
     def group_ended(self, feeder: object) -> None:
         ended = cast(Feeder, feeder)

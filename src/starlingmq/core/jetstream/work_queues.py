@@ -97,15 +97,15 @@ class WorkQueue:
 class QueueMember(Reading):
     queue: WorkQueue
     session: Session
-    whole: bytes
-    subscription: Subscription
+    subscription: Subscription  # the last one of ...
+    filters: dict[bytes, Subscription]  # by filter as subscribed: several may be the same queue
 
     def __init__(self, queue: WorkQueue, session: Session, whole: bytes, subscription: Subscription) -> None:
         self.waits = False
         self.queue = queue
         self.session = session
-        self.whole = whole
         self.subscription = subscription
+        self.filters = {whole: subscription}
 
     def wake(self) -> None:
         self.queue.ready[self] = None
@@ -157,7 +157,9 @@ class WorkQueues:
         queue = self._queue(parsed.name, consumer_name(parsed.filter))
         earlier = queue.members.get(session)
         if earlier is not None:
-            earlier.subscription = subscription
+            earlier.subscription = earlier.filters[whole] = subscription
+            assert session.reads is not None
+            session.reads[whole] = earlier
             earlier.wake()
             return
         member = queue.members[session] = QueueMember(queue, session, whole, subscription)
@@ -173,10 +175,15 @@ class WorkQueues:
             queue = self._queues[key] = WorkQueue(stream, name)
         return queue
 
-    def leave(self, session: Session, reading: object) -> None:
+    def leave(self, session: Session, reading: object, whole: bytes) -> None:
         """Messages that it has stay with it, until it acknowledges them or ``ack_wait`` is over."""
         member = cast(QueueMember, reading)
         queue = member.queue
+        member.filters.pop(whole, None)
+        for subscription in member.filters.values():
+            member.subscription = subscription
+        if member.filters:
+            return
         queue.members.pop(session, None)
         queue.ready.pop(member, None)
         if not queue.members and queue.reader is None:
@@ -194,7 +201,8 @@ class WorkQueues:
             return
         queue.reader = reader.queue = None
         for member in list(queue.members.values()):
-            self.subscribing.unsubscribe(member.session, member.whole)
+            for whole in list(member.filters):
+                self.subscribing.unsubscribe(member.session, whole)
         self._queues.pop(f"{queue.stream}/{queue.name}", None)
 
     def session_connected(self, session: Session) -> None:
@@ -215,13 +223,16 @@ class WorkQueues:
         queue = cast(WorkQueue, reader.queue)
         asked: list[QueueMember] = []
         wanted = 0
+        share = max(1, ASKED_MAX // max(1, len(queue.ready)))  # a burst is for all of them
         for member in list(queue.ready):
-            room = self._room(member)
+            room = min(share, self._room(member))
             if room == 0:
                 del queue.ready[member]
                 member.waits = True
                 continue
-            reader.consumer.requests.add(PullRequest(b"", room, 0, 0.0, False, 0.0, member, self.ctx.now))
+            reader.consumer.requests.add(
+                PullRequest(b"", room, self._octets(member), 0.0, False, 0.0, member, self.ctx.now)
+            )
             asked.append(member)
             wanted += room
             if wanted >= ASKED_MAX:
@@ -232,9 +243,22 @@ class WorkQueues:
         """After the filling. Members that got all they had asked for may have room again soon."""
         for member in asked:
             member.waits = True
+        served = len(asked)
         for requester in reader.consumer.requests.withdraw():
             if isinstance(requester, QueueMember):
                 requester.waits = False
+                served -= 1
+        if served != 0:
+            cast(WorkQueue, reader.queue).wake()
+
+    def _octets(self, member: QueueMember) -> int:
+        """The bytes for which it has room; one message may have more."""
+        session = member.session
+        client, window = session.client, session.window
+        left = self.ctx.write_buffer - (0 if client is None else client.size)
+        if window is not None and window.max_bytes != 0 and member.subscription.qos != 0:
+            left = min(left, window.max_bytes - window.bytes)
+        return max(1, left)
 
     def _room(self, member: QueueMember) -> int:
         session = member.session
@@ -323,9 +347,10 @@ class WorkQueues:
             message = reader.stream.message(seq)
             if message is None:
                 return
+            again = message.topic.startswith(DEAD)  # a stream may have its own dead letters
             deliveries = b"%d" % (reader.consumer.pending.redelivered.get(seq, 0) + 1)
             letter = numbered(message, seq, self.ctx.now, DELIVERIES + encode_two(len(deliveries)) + deliveries)
-            taken = self._publish(letter, reader.stream.name)
+            taken = 0 if again else self._publish(letter, reader.stream.name)
         except OSError:
             taken = 0
         if taken != 0:

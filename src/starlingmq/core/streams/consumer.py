@@ -530,7 +530,9 @@ class JetStreamConsumer:
 
     def _fits(self, request: PullRequest, size: int) -> bool:
         if size > request.octets:
-            return False
+            if request.reply or request.sent != 0:
+                return False
+            size = request.octets  # a member of a work queue gets one message of any size
         request.octets -= size
         if request.octets == 0:
             request.left = 1
