@@ -18,9 +18,11 @@ from tests.core.streams.stream_world import (
 from tests.harness import FakeClient, World
 
 from starlingmq.core.context.ready import SUBSCRIPTION_PUT, Write
+from starlingmq.core.jetstream.bound_consumer import BoundConsumer
 from starlingmq.core.limits.access import SUBSCRIBE, Grant, Rights
 from starlingmq.core.messages.message import Message
 from starlingmq.core.session.session import Subscription
+from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.feeder import Feeder
 from starlingmq.core.streams.policies import INTEREST, WORK_QUEUE
 from starlingmq.core.streams.sequenced_stream import SequencedStream
@@ -716,3 +718,33 @@ def test_a_dead_letter_has_no_dead_letter() -> None:
         world.advance(1.1)
     assert list(stream.index.topics) == [b"t/1", b"$dead/S/t/1"]
     assert world.dropped["max_deliveries"] == 1
+
+
+def test_what_a_consumer_pushes_to_a_topic_of_readers_reaches_no_group() -> None:
+    world = Streaming()
+    stream = world.stream()
+    member = world.connect()
+    subscribe(member, "$share/g/$stream/S/#")
+    policy = ConsumerPolicy()
+    policy.deliver_to = b"$stream/S/t"
+    world.state.jetstream.add_consumer(stream, "push", policy, b"{}", world.now, b"")
+    fill(world, 1)
+    assert [each.topic for each in take(member)] == [b"t/1"]
+
+
+def test_after_a_restart_a_late_puback_acknowledges_no_other_message_of_a_queue() -> None:
+    world = StoredStreaming()
+    client = world.connect("worker", properties=LASTS)
+    subscribe(client, "$queue/S")
+    fill(world, 1)
+    (late,) = take(client, False)
+    world.advance(1.0)
+    world.restart()
+    client = world.connect("worker", clean_start=False, properties=LASTS)
+    fill(world, 1, first=2)
+    (other,) = take(client, False)
+    assert other.payload == b"2"
+    client.send(Ack(4, late.packet_id))
+    consumer = world.sequenced.consumers["mqtt-queue"]
+    assert isinstance(consumer, BoundConsumer)
+    assert consumer.num_ack_pending() == 2

@@ -54,6 +54,7 @@ from starlingmq.core.streams.sequenced_stream import (
     drop_fact,
     put_fact,
 )
+from starlingmq.core.topics.topics import of_streams
 from starlingmq.core.turn.timers import sooner
 from starlingmq.wire.reasons import MqttError
 
@@ -556,6 +557,8 @@ class JetStream(JetStreamPort):
         self._publish(effect.to, shown)
 
     def _publish(self, topic: bytes, message: Message) -> None:
+        if of_streams(topic):
+            return  # groups that read a stream would take it for a message of the stream
         try:
             route = self.router.resolve(topic)
         except MqttError:

@@ -14,8 +14,8 @@ Invariants:
 
 - ``holders`` has the last delivery of each message. An older one that its client still works on stays in that client's
   window, where its acknowledgement counts, but its refusal does not.
-- At QoS 1 a window's messages of a queue are not stored: after a restart they are due again. At QoS 2 they are, since
-  their packet ids must not be used for others.
+- At QoS 1 a window's messages of a queue are not stored: after a restart they are due again, and packet ids go on
+  elsewhere, so that a late PUBACK does not acknowledge another message. At QoS 2 they are stored.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from starlingmq.core.jetstream.bound_consumer import BoundConsumer
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.router.router import Router
+from starlingmq.core.session.qos import MAX_PACKET_ID
 from starlingmq.core.session.session import Session, Subscription
 from starlingmq.core.streams.acknowledgements import ACK, NAK
 from starlingmq.core.streams.consumer_policy import ACK_EXPLICIT
@@ -118,6 +119,7 @@ class WorkQueues:
     delivery: Delivery
     subscribing: Subscribing
     maker: QueueMaker | None
+    _restored: dict[Session, None]  # sessions of a store that have not connected since
     _queues: dict[str, WorkQueue]  # by stream and name of the consumer
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery, subscribing: Subscribing) -> None:
@@ -126,6 +128,7 @@ class WorkQueues:
         self.delivery = delivery
         self.subscribing = subscribing
         self.maker = None
+        self._restored = {}
         self._queues = {}
 
     # Members
@@ -151,6 +154,7 @@ class WorkQueues:
 
     def restore(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
         """At a start, before the consumers are restored."""
+        self._restored[session] = None
         self._add(session, whole, subscription, parsed)
 
     def _add(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
@@ -184,6 +188,7 @@ class WorkQueues:
             member.subscription = subscription
         if member.filters:
             return
+        self._restored.pop(session, None)
         queue.members.pop(session, None)
         queue.ready.pop(member, None)
         if not queue.members and queue.reader is None:
@@ -207,6 +212,10 @@ class WorkQueues:
 
     def session_connected(self, session: Session) -> None:
         """Messages at QoS 1 that others have got meanwhile are not sent again."""
+        client = session.client
+        if session in self._restored and client is not None:
+            del self._restored[session]
+            self.delivery.window(session, client).last_id = int(self.ctx.now * 1000.0) % MAX_PACKET_ID
         window = session.window
         if window is not None:
             for packet_id, outgoing in list(window.entries.items()):
