@@ -26,7 +26,18 @@ from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.feeder import Feeder
 from starlingmq.core.streams.policies import INTEREST, WORK_QUEUE
 from starlingmq.core.streams.sequenced_stream import SequencedStream
-from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe
+from starlingmq.wire.mqtt import (
+    Ack,
+    Connack,
+    Connect,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
 from starlingmq.wire.properties import (
     REASON_STRING,
     RECEIVE_MAXIMUM,
@@ -748,3 +759,16 @@ def test_after_a_restart_a_late_puback_acknowledges_no_other_message_of_a_queue(
     consumer = world.sequenced.consumers["mqtt-queue"]
     assert isinstance(consumer, BoundConsumer)
     assert consumer.num_ack_pending() == 2
+
+
+def test_a_will_does_not_go_to_those_who_read_a_stream() -> None:
+    world = Streaming()
+    world.stream()
+    member = world.connect("member")
+    subscribe(member, "$share/g/$stream/S/#")
+    other = world.open(client_id="other")
+    other.send(Connect(client_id="other", version=5, will=Will(b"$stream/S/t", b"x", 1)))
+    assert other.expect(Connack).reason == 0x90
+    other.drop()
+    world.run()
+    assert take(member) == []
