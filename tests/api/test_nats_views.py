@@ -86,7 +86,7 @@ async def test_healthz_is_open_and_the_others_ask_for_a_login(ask: Ask, serve: S
     client = await NatsConnection.open(broker, '{"verbose":false}')
     await client.flush(b"SUB a 1\r\nSUB b 2\r\n")
     assert (await seen(ask, broker, "/healthz")) == {"status": "ok"}
-    for path in ("/varz", "/connz", "/subsz"):
+    for path in ("/varz", "/connz", "/subsz", "/jsz"):
         assert (await ask(broker, "GET", path)).status_code == 401
     client.writer.close()
 
@@ -95,6 +95,20 @@ async def test_subsz_counts_the_subscriptions_of_nats_clients(ask: Ask, broker: 
     client = await NatsConnection.open(broker, '{"verbose":false}')
     await client.flush(b"SUB a 1\r\nSUB b 2\r\n")
     assert (await seen(ask, broker, "/subsz"))["num_subscriptions"] == 2
+    client.writer.close()
+
+
+async def test_jsz_counts_streams_and_lists_them_if_asked(ask: Ask, broker: Broker) -> None:
+    client = await NatsConnection.open(broker, '{"verbose":false}')
+    config = b'{"name":"s","subjects":["a"],"storage":"memory"}'
+    await client.flush(b"SUB r 1\r\nPUB $JS.API.STREAM.CREATE.s r %d\r\n%b\r\n" % (len(config), config))
+    await client.flush(b"PUB a 2\r\nhi\r\n")
+    found = await seen(ask, broker, "/jsz")
+    assert (found["streams"], found["messages"]) == (1, 1) and found["memory"] == found["bytes"] > 2
+    assert "account_details" not in found and "disabled" not in found
+    (account,) = (await seen(ask, broker, "/jsz", streams=1))["account_details"]
+    assert [(each["name"], each["state"]["messages"]) for each in account["stream_detail"]] == [("s", 1)]
+    assert (await seen(ask, broker, "/varz"))["jetstream"]["stats"]["memory"] == found["memory"]
     client.writer.close()
 
 

@@ -27,6 +27,11 @@ rules:
   - {allow: reply, users: [ann], max_replies: 0, reply_expires: 1s}
 """
 SUBJECT = "$SYS.REQ.SERVER.PING"
+OF_JSZ = {
+    *("memory", "storage", "reserved_memory", "reserved_storage", "accounts", "ha_assets", "api", "server_id", "now"),
+    *("config", "streams", "consumers", "messages", "bytes", "total"),
+}
+"""The fields that nats-server 2.15 answers without options; without JetStream, ``disabled`` is there too."""
 
 
 class User:
@@ -95,6 +100,58 @@ async def test_an_operator_is_told_what_there_is_in_the_json_of_nats_server(brok
         assert (await ops.ask(f"{SUBJECT}.CONNZ", state=1))["data"]["total"] == 0, "closed ones"
         statz = (await ops.ask("$SYS.REQ.ACCOUNT.PING.STATZ"))["data"]["account_statz"]
         assert [one["acc"] for one in statz] == ["$G"] and statz[0]["conns"] == 2
+
+
+async def test_an_operator_is_told_what_jetstream_has(serve: Serve, passwd: Passwd, tmp_path: Path) -> None:
+    auth = {**rules(tmp_path / "acl", RULES), "password": {"file": passwd(ops="right", ann="right")}}
+    data_dir = str(tmp_path / "data")
+    broker = await serve(listeners=["nats://127.0.0.1:0"], node={"name": "n1", "data_dir": data_dir}, auth=auth)
+    async with user(broker, "ops") as ops:
+        assert ops.client._server_info["jetstream"] is True and ops.client._server_info["api_lvl"] == 1
+        before = (await ops.ask(f"{SUBJECT}.JSZ"))["data"]
+        assert (before["streams"], before["bytes"], before["api"]) == (0, 0, {"level": 1, "total": 0, "errors": 0})
+        js = ops.client.jetstream()
+        await js.add_stream(name="orders", subjects=["orders.>"], max_bytes=10_000)
+        await js.add_stream(name="fast", subjects=["fast.>"], storage="memory")
+        for subject in ("orders.new", "orders.new", "fast.a"):
+            await js.publish(subject, b"12345")
+        await js.pull_subscribe("orders.>", "reader")
+        usage = (await js.account_info()).storage, (await js.account_info()).memory
+
+        answer = await ops.ask(f"{SUBJECT}.JSZ")
+        assert answer["server"]["jetstream"] is True and answer["server"]["flags"] == 1
+        jsz = answer["data"]
+        assert set(jsz) == OF_JSZ
+        assert (jsz["streams"], jsz["consumers"], jsz["messages"]) == (2, 1, 3)
+        assert (jsz["storage"], jsz["memory"]) == usage and jsz["bytes"] == sum(usage) > 0 < usage[0]
+        assert jsz["reserved_storage"] == 10_000 and jsz["config"]["store_dir"].startswith(data_dir)
+        assert jsz["api"]["total"] >= 3 and jsz["total"] == 1
+        stats = {name: jsz[name] for name in ("memory", "storage", "reserved_memory", "reserved_storage", "api")}
+        for kind, data in (("VARZ", "data"), ("STATSZ", "statsz")):
+            told = (await ops.ask(f"{SUBJECT}.{kind}"))[data]["jetstream"]
+            assert {name: told["stats"][name] for name in stats} == stats
+            assert ("store_dir" in told["config"]) == (kind == "VARZ")
+
+        (account,) = (await ops.ask(f"{SUBJECT}.JSZ", consumer=True, config=True))["data"]["account_details"]
+        fast, orders = account["stream_detail"]
+        assert account["name"] == "$G" and (fast["name"], orders["name"]) == ("fast", "orders")
+        assert orders["state"]["messages"] == 2 and orders["config"]["max_bytes"] == 10_000
+        (reader,) = orders["consumer_detail"]
+        assert (reader["name"], reader["num_pending"]) == ("reader", 2) and fast["consumer_detail"] == []
+        (account,) = (await ops.ask(f"{SUBJECT}.JSZ", streams=True))["data"]["account_details"]
+        assert [set(each) & {"config", "consumer_detail"} for each in account["stream_detail"]] == [set(), set()]
+
+
+async def test_a_broker_without_jetstream_says_so(broker: Broker) -> None:
+    """As a member of a cluster does."""
+    broker.state.jetstream.enabled = False
+    async with user(broker, "ops") as ops:
+        assert {"jetstream", "api_lvl"}.isdisjoint(ops.client._server_info)
+        answer = await ops.ask(f"{SUBJECT}.JSZ", accounts=True)
+        assert answer["server"]["jetstream"] is False and answer["server"]["flags"] == 0
+        assert set(answer["data"]) == OF_JSZ | {"disabled"} and answer["data"]["config"]["max_storage"] == 0
+        assert (await ops.ask(f"{SUBJECT}.VARZ"))["data"]["jetstream"] == {}
+        assert "jetstream" not in (await ops.ask(SUBJECT))["statsz"]
 
 
 async def test_a_server_that_is_not_meant_says_nothing(broker: Broker) -> None:

@@ -68,7 +68,7 @@ OF_THE_API = {
 }
 """Further routes of the HTTP API, and the terminal command of each; ``top`` is a command of its own."""
 
-OF_NATS_TOOLS = {"GET /varz", "GET /connz", "GET /subsz", "GET /healthz"}
+OF_NATS_TOOLS = {"GET /varz", "GET /connz", "GET /subsz", "GET /jsz", "GET /healthz"}
 """For monitoring tools that know nats-server, not for a person on a terminal."""
 
 OF_THE_DASHBOARD = {"GET /history", "GET /lists", "GET /login", "POST /login/start", "POST /login/finish"}

@@ -20,8 +20,9 @@ import msgspec
 from msgspec import Struct
 
 from starlingmq.admin.declared_actions import action
+from starlingmq.admin.jetstream_monitor import ACCOUNT, Details
 from starlingmq.admin.local_node import LocalNode
-from starlingmq.admin.nats_monitor import ACCOUNT, CONNECTIONS_MAX, NANOSECONDS, Connz, NatsMonitor, Sort, Varz
+from starlingmq.admin.nats_monitor import CONNECTIONS_MAX, NANOSECONDS, Connz, NatsMonitor, Sort, Varz
 from starlingmq.admin.node_rpc import NodeRpc, ours
 from starlingmq.core.context.ready import SystemRequest
 from starlingmq.core.limits.access import PUBLISH, SUBSCRIBE, Grant, ReplyGrant, Rights
@@ -36,15 +37,20 @@ OF_VARZ: Final = (
 )
 
 
+JETSTREAM_FLAG: Final = 1  # nats-server's bit for a server with JetStream
+
+
 def server_info(varz: Varz, seq: int) -> Json:
     """The head of each answer: the server that gives it."""
     cluster = varz.cluster.get("name", "")
-    head = {"name": varz.server_name, "host": varz.host, "id": varz.server_id, "ver": varz.version, "time": varz.now}
-    return {**head, "seq": seq, "jetstream": False, "flags": 0} | ({"cluster": cluster} if cluster else {})
+    head: Json = {"name": varz.server_name, "host": varz.host, "id": varz.server_id, "ver": varz.version}
+    enabled = bool(varz.jetstream)
+    head |= {"time": varz.now, "seq": seq, "jetstream": enabled, "flags": JETSTREAM_FLAG * enabled}
+    return head | ({"cluster": cluster} if cluster else {})
 
 
-def statsz(varz: Varz, peers: list[tuple[int, str]]) -> Json:
-    """``peers``: numbers and names of the other connected nodes."""
+def statsz(varz: Varz, peers: list[tuple[int, str]], jetstream: Json) -> Json:
+    """``peers``: numbers and names of the other connected nodes. ``jetstream``: {} without it."""
     nothing = {"msgs": 0, "bytes": 0}
     counted = {"sent": nothing, "received": nothing, "pending": 0}
     return {
@@ -53,6 +59,7 @@ def statsz(varz: Varz, peers: list[tuple[int, str]]) -> Json:
         "active_accounts": 1,
         "routes": [{"rid": number, "name": name, **counted} for number, name in peers],
         "active_servers": 1 + len(peers),
+        **({"jetstream": jetstream} if jetstream else {}),
     }
 
 
@@ -187,6 +194,18 @@ class ConnzOptions(Struct, frozen=True):
     acc: str = ""
 
 
+class JszOptions(Struct, frozen=True):
+    accounts: bool = False
+    streams: bool = False
+    consumer: bool = False
+    config: bool = False
+
+
+def _details(options: bytes) -> Details:
+    asked = msgspec.json.decode(options, type=JszOptions) if options else JszOptions()
+    return Details(asked.accounts, asked.streams, asked.consumer, asked.config)
+
+
 class NatsAnswers:
     """``node_rpc`` sends requests to other nodes. It is set after construction."""
 
@@ -268,7 +287,7 @@ class NatsAnswers:
                 return b""
             if kind == "CONNZ":
                 return self._connections(varz, options)
-            data = self._data(kind, varz)
+            data = self._data(kind, varz, options)
         except (ValueError, RecursionError) as error:  # msgspec raises ValueErrors
             return self._error(varz, 400, str(error))
         answer = msgspec.json.encode(data)
@@ -276,11 +295,11 @@ class NatsAnswers:
             return self._too_long(varz)
         return answer
 
-    def _data(self, kind: str, varz: Varz) -> Json:
+    def _data(self, kind: str, varz: Varz, options: bytes) -> Json:
         """The answer with its head. Raises ValueError."""
         head = self._head(varz)
         if kind == "STATSZ":
-            return {"server": head, "statsz": statsz(varz, self._peers())}
+            return {"server": head, "statsz": statsz(varz, self._peers(), self._monitor.jetstream.statsz())}
         if kind == "IDZ":
             return {name: head[name] for name in ("name", "host", "id")}
         about: dict[str, Callable[[], Any]] = {
@@ -288,7 +307,7 @@ class NatsAnswers:
             "SUBSZ": self._monitor.subsz,
             "HEALTHZ": self._monitor.healthz,
             "ACCOUNTZ": lambda: {**at(varz), "system_account": "", "accounts": [ACCOUNT]},
-            "JSZ": lambda: {**at(varz), "disabled": True, "memory": 0, "storage": 0},  # there is no JetStream
+            "JSZ": lambda: self._monitor.jsz(_details(options)),
             "STATZ": lambda: account_statz(varz, self._monitor),
         }
         if kind not in about:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
+from starlingmq.admin.jetstream_monitor import ACCOUNT, Details, JetStreamMonitor
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.readiness import readiness
 from starlingmq.core.nats.nats_client import NatsClient
@@ -26,7 +27,6 @@ from starlingmq.net.process import memory
 
 CONNECTIONS_MAX: Final = 1024  # on a page of connz, as at nats-server
 SUBSCRIPTIONS_MAX: Final = 1000  # shown per connection
-ACCOUNT: Final = "$G"  # nats-server's name for the account that exists where none are configured
 NANOSECONDS: Final = 1_000_000_000
 
 Sort = Literal["cid", "subs", "pending", "msgs_to", "msgs_from", "bytes_to", "bytes_from", "start", "last", "idle"]
@@ -56,6 +56,7 @@ class Varz(Struct, frozen=True):
     max_payload: int
     max_pending: int
     cluster: dict[str, str]
+    jetstream: dict[str, Any]
     start: str
     now: str
     uptime: str
@@ -130,6 +131,7 @@ class Healthz(Struct, frozen=True, omit_defaults=True):
 class NatsMonitor:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
+        self.jetstream = JetStreamMonitor(local_node)
 
     def varz(self) -> Varz:
         local_node = self._local_node
@@ -159,6 +161,7 @@ class NatsMonitor:
             max_payload=config.nats.max_payload,
             max_pending=config.limits.queue_bytes,
             cluster={"name": nats.info.cluster} if nats.info.cluster else {},
+            jetstream=self.jetstream.varz(),
             start=rfc3339(state.sys.started_at),
             now=rfc3339(now),
             uptime=duration(uptime),
@@ -213,6 +216,11 @@ class NatsMonitor:
         count = sum(len(nats_of(client).subscriptions) for client in state.nats.clients.values())
         now = rfc3339(self._local_node.driver.clock())
         return Subsz(state.nats.info.server_id, now, count, state.router.cached(), count, 0, 0)
+
+    def jsz(self, details: Details) -> dict[str, Any]:
+        now = rfc3339(self._local_node.driver.clock())
+        server_id = self._local_node.state.nats.info.server_id
+        return {"server_id": server_id, "now": now, **self.jetstream.jsz(details)}
 
     def healthz(self) -> Healthz:
         reasons = readiness(self._local_node).reasons

@@ -1,5 +1,6 @@
 """Routes outside of ``/api/v1``, for load balancers, supervisors and collectors: health checks, metrics in Prometheus
-format, and ``/varz``, ``/connz``, ``/subsz`` and ``/healthz`` as nats-server has them. Health checks need no login.
+format, and ``/varz``, ``/connz``, ``/subsz``, ``/jsz`` and ``/healthz`` as nats-server has them. Health checks need no
+login.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 from msgspec import Struct
 
+from starlingmq.admin.jetstream_monitor import Details
 from starlingmq.admin.metric_text import METRIC_TEXT
 from starlingmq.admin.nats_monitor import CONNECTIONS_MAX, Connz, Healthz, Sort, Subsz, Varz
 from starlingmq.admin.readiness import Readiness, readiness
@@ -69,6 +71,16 @@ async def subsz() -> Subsz:
     return served().nats.subsz()
 
 
+@get("/jsz", summary="Get figures of JetStream in the JSON format of nats-server", tags=["nats"])
+async def jsz(
+    accounts: Annotated[bool, Parameter(description="Include those of the account.")] = False,
+    streams: Annotated[bool, Parameter(description="Include the streams.")] = False,
+    consumers: Annotated[bool, Parameter(description="Include the streams and their consumers.")] = False,
+    config: Annotated[bool, Parameter(description="Include the settings of streams and consumers.")] = False,
+) -> dict[str, Any]:
+    return served().nats.jsz(Details(accounts, streams, consumers, config))
+
+
 @get(
     "/healthz",
     summary="Check whether this node accepts clients, in the JSON format of nats-server",
@@ -80,4 +92,4 @@ async def healthz() -> Response[Healthz]:
     return Response(found if found.error else Healthz("ok"), status_code=found.status_code)
 
 
-ROUTES: Final[list[HTTPRouteHandler]] = [live, ready, metrics, varz, connz, subsz, healthz]
+ROUTES: Final[list[HTTPRouteHandler]] = [live, ready, metrics, varz, connz, subsz, jsz, healthz]

@@ -140,7 +140,7 @@ class BrokerState:
             version,
         )
         self.jetstream = JetStream(self.ctx, self.router, self.delivery, self.nats.spellings)
-        self.nats.publishing.jetstream = self.nats.jetstream = self.jetstream
+        self.nats.info.jetstream = self.nats.publishing.jetstream = self.nats.jetstream = self.jetstream
         self._connect_readers()
         self.caches = Caches(self.router, self.nats.spellings)
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from starlingmq.core.nats.jetstream_port import API_LEVEL
 from starlingmq.jetstream import consumer_api, message_api, stream_api
 from starlingmq.jetstream.api_errors import (
     BAD_REQUEST,
@@ -26,8 +27,8 @@ from starlingmq.jetstream.api_errors import (
     STREAM_SNAPSHOT,
     ApiError,
 )
-from starlingmq.jetstream.api_requests import Api, ApiRequest, consumers_of, require_reading
-from starlingmq.jetstream.json_forms import API_LEVEL
+from starlingmq.jetstream.api_requests import Api, ApiRequest, require_reading
+from starlingmq.jetstream.usage import counts, usage
 
 PREFIX: Final = "$JS.API."
 TYPE: Final = "io.nats.jetstream.api.v1."
@@ -57,17 +58,9 @@ class ApiRoute(NamedTuple):
 
 def account_info(api: Api, names: list[str], request: ApiRequest) -> Fields:
     streams = list(api.hub.streams.values())
-    octets, reserved = [0, 0], [0, 0]  # in files, in memory
-    for stream in streams:
-        octets[stream.policy.memory] += stream.index.octets
-        reserved[stream.policy.memory] += max(stream.policy.max_bytes, 0)
     return {
-        "memory": octets[1],
-        "storage": octets[0],
-        "reserved_memory": reserved[1],
-        "reserved_storage": reserved[0],
-        "streams": len(streams),
-        "consumers": sum(len(consumers_of(stream)) for stream in streams),
+        **usage(streams),
+        **counts(streams),
         "limits": LIMITS,
         "api": {"level": API_LEVEL, "total": api.total, "errors": api.errors},
     }

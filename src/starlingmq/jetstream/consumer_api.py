@@ -166,14 +166,18 @@ def info(api: Api, names: list[str], request: ApiRequest) -> Fields:
     return _info(api, stream, api.consumer(stream, names[1]), request.now)
 
 
-def _info(api: Api, stream: SequencedStream, consumer: Consumer, now: float, with_version: bool = True) -> Fields:
+def _info(api: Api, stream: SequencedStream, consumer: Consumer, now: float) -> Fields:
+    fields = consumer_fields(stream, consumer, now)
+    return {**fields, "config": forms.with_server_version(fields["config"], api.version)}
+
+
+def consumer_fields(stream: SequencedStream, consumer: Consumer, now: float) -> Fields:
     policy = consumer.policy
-    config = msgspec.json.decode(consumer.config)
     fields: Fields = {
         "stream_name": stream.name,
         "name": consumer.name,
         "created": time_text(consumer.created),
-        "config": forms.with_server_version(config, api.version) if with_version else config,
+        "config": msgspec.json.decode(consumer.config),
         "delivered": _place(consumer.delivered, consumer.last_delivered),
         "ack_floor": _place(consumer.ack_floor, consumer.last_acknowledged),
         "num_ack_pending": consumer.num_ack_pending(),
@@ -199,7 +203,7 @@ def infos(api: Api, names: list[str], request: ApiRequest) -> Fields:
     asked = forms.optional(request.payload, PageRequest)
     stream = api.stream(names[0])
     found, page = page_of(sorted(consumers_of(stream)), asked.offset, LIST_PAGE)
-    shown = [_info(api, stream, consumers_of(stream)[name], request.now, with_version=False) for name in found]
+    shown = [consumer_fields(stream, consumers_of(stream)[name], request.now) for name in found]
     return {**page, "consumers": shown}
 
 

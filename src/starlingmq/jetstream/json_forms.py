@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from starlingmq.core.nats.jetstream_port import API_LEVEL
 from starlingmq.jetstream.api_errors import INVALID_JSON, NOT_EMPTY_REQUEST, PEDANTIC, ApiError
 
 REQUEST_MAX: Final = 1 << 18
@@ -19,9 +20,6 @@ NAME_MAX: Final = 255
 DESCRIPTION_MAX: Final = 4 * 1024
 METADATA_MAX: Final = 128 * 1024  # bytes of all keys and values
 
-API_LEVEL: Final = 1
-"""Of nats-server's levels, the one whose features exist here: message TTLs and pauses. Counters and atomic batches are
-level 2."""
 REQUIRED_LEVEL: Final = "_nats.req.level"
 SERVER_VERSION: Final = "_nats.ver"
 SERVER_LEVEL: Final = "_nats.level"

@@ -9,11 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from starlingmq.core.messages.message import Message
+from starlingmq.core.nats.jetstream_port import API_LEVEL
 from starlingmq.core.streams.message_index import MessageIndex, TopicSelection
 from starlingmq.jetstream import api_errors as e
 from starlingmq.jetstream.api_errors import ApiError
 from starlingmq.jetstream.api_requests import Api, ApiRequest, SequencedStream
-from starlingmq.jetstream.json_forms import API_LEVEL, Int64, Natural, is_empty, parsed
+from starlingmq.jetstream.json_forms import Int64, Natural, is_empty, parsed
 from starlingmq.jetstream.subjects import filter_or_none, subject_text
 from starlingmq.jetstream.timestamps import time_of, time_text
 from starlingmq.wire.nats_headers import carried

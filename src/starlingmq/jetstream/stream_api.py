@@ -147,9 +147,13 @@ def info(api: Api, names: list[str], request: ApiRequest) -> Fields:
     return {**page, **fields}
 
 
-def _info(api: Api, stream: SequencedStream, now: float, with_version: bool = True) -> Fields:
+def _info(api: Api, stream: SequencedStream, now: float) -> Fields:
+    fields = stream_fields(stream, now)
+    return {**fields, "config": forms.with_server_version(fields["config"], api.version)}
+
+
+def stream_fields(stream: SequencedStream, now: float) -> Fields:
     index = stream.index
-    config = msgspec.json.decode(stream.config)
     state = {
         "messages": index.count,
         "bytes": index.octets,
@@ -162,7 +166,7 @@ def _info(api: Api, stream: SequencedStream, now: float, with_version: bool = Tr
     }
     state = {name: value for name, value in state.items() if value or not name.startswith("num_")}
     return {
-        "config": forms.with_server_version(config, api.version) if with_version else config,
+        "config": msgspec.json.decode(stream.config),
         "created": time_text(stream.created),
         "state": {**state, "consumer_count": len(consumers_of(stream))},
         "ts": time_text(now),
@@ -184,7 +188,7 @@ def infos(api: Api, names: list[str], request: ApiRequest) -> Fields:
     asked = forms.optional(request.payload, StreamsRequest)
     found, page = page_of(_chosen(api, asked), asked.offset, LIST_PAGE)
     streams = api.hub.streams
-    return {**page, "streams": [_info(api, streams[name], request.now, with_version=False) for name in found]}
+    return {**page, "streams": [stream_fields(streams[name], request.now) for name in found]}
 
 
 def names(api: Api, names: list[str], request: ApiRequest) -> Fields:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.router.stream import Stream
 from starlingmq.core.session.session import Client
+
+API_LEVEL: Final = 1
+"""Of nats-server's levels, the one whose features exist here: message TTLs and pauses. Counters and atomic batches are
+level 2."""
 
 
 class JetStreamPort:

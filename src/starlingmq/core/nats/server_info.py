@@ -12,6 +12,7 @@ from typing import Final
 from starlingmq.config.nats_section import NatsConfig
 from starlingmq.config.nkeys import server_id
 from starlingmq.core.context.context import Context
+from starlingmq.core.nats.jetstream_port import API_LEVEL, JetStreamPort
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nkey_auth import NkeyAuth
 from starlingmq.core.session.session import Client
@@ -37,6 +38,7 @@ class ServerInfo:
     cluster: str
     version: str
     verifying: frozenset[str]
+    jetstream: JetStreamPort  # set after construction
     _own: dict[str, list[str]]  # host:port of this node's listeners, by protocol ...
     _others: dict[str, list[str]]  # ... and of those of other nodes
 
@@ -49,6 +51,7 @@ class ServerInfo:
         self.cluster = ""
         self.version = version
         self.verifying = frozenset()
+        self.jetstream = JetStreamPort()
         self._own = {}
         self._others = {}
 
@@ -88,6 +91,9 @@ class ServerInfo:
             "client_id": nats.number,
             "client_ip": client.peer.rpartition(":")[0].strip("[]"),
         }
+        if self.jetstream.enabled:
+            fields["jetstream"] = True
+            fields["api_lvl"] = API_LEVEL
         if self.ctx.site:
             fields["starlingmq_site"] = self.ctx.site
         if self.auth_required():
