@@ -39,6 +39,7 @@ VIEWS = {
     "actions": "intruder",
     "droppers": "none",
     "log": "Log of ",
+    "lines?text=nothing-like-it": "Nothing found",
     "session?client_id=reader": "End session",
     "session?client_id=nobody": "There is no session of this client",
     "message?topic=plant%2F1": "21.5",

@@ -142,6 +142,33 @@ async def test_the_log_continues_from_a_position_and_contains_no_terminal_contro
         tail.stop()
 
 
+async def test_the_log_is_searched_by_client_text_level_and_time() -> None:
+    tail = LogTail()
+    log = logging.getLogger("starlingmq.of_this_test")
+    log.setLevel(logging.DEBUG)
+    tail.start()
+    try:
+        log.info("closed 10.0.0.1", extra={"client_id": "door-1"})
+        log.warning("somebody kicked 'door-1'")
+        log.debug("closed 10.0.0.2", extra={"client_id": "door-10"})
+        search = bound(tail)["lines"]
+
+        async def found(**asked: str) -> list[str]:
+            return [line["message"] for line in (await search(nobody, asked))["lines"]]
+
+        assert await found() == ["closed 10.0.0.2", "somebody kicked 'door-1'", "closed 10.0.0.1"]
+        assert await found(client="door-1") == ["somebody kicked 'door-1'", "closed 10.0.0.1"]
+        assert await found(text="CLOSED", limit="1") == ["closed 10.0.0.2"]
+        assert await found(text="closed", level="info") == ["closed 10.0.0.1"]
+        assert await found(since="1h", level="warning") == ["somebody kicked 'door-1'"]
+        assert await found(until="1h") == []
+        assert (await search(nobody, {"level": "debug"}))["lines"][0]["client_id"] == "door-10"
+        with pytest.raises(AdminError, match="since"):
+            await found(since="yesterday")
+    finally:
+        tail.stop()
+
+
 def nobody(what: str, done: int, total: int, unit: str) -> None:
     """A progress callback that ignores its arguments."""
 

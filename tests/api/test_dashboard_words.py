@@ -59,10 +59,12 @@ VIEWS: Final = {
     "settings": "settings.title",
     "actions": "intruder",
     "droppers": "none",
+    "lines?text=nothing-like-it": "list.nothing",
 }
 DATA: Final = re.compile(
     r"StarlingMQ|API|English|Deutsch|QoS( [012])?|starling@.*|plant/.*|reader|intruder|workers|jobs|\$share/.*|"
     r"an operator on .*|banned the .*|published to .*|until .*|done|"
+    r"info|warning|error|"  # levels of the log
     r"MQTT 5\.0|primary|(mqtt|http|ws)s?://.*|by an operator|random|this node|true|false|"
     r"[\d.,]+ ?(ms|s|min|[mhd]|[KMG]?i?B)?(/s)?|"
     r"\d\d:\d\d.*|\d{4}-.*|\d+\.\d+\.\d+.*"

@@ -58,6 +58,7 @@ OF_THE_API = {
     "GET /tail": "tail",
     "GET /trace": "trace",
     "POST /bans": "ban",
+    "GET /log/search": "log",
     "GET /streams": "stream list",
     "POST /streams": "stream create",
     "DELETE /streams": "stream delete",
@@ -93,7 +94,8 @@ def test_there_is_a_command_for_everything_the_api_has() -> None:
     paths = asyncio.run(document())["paths"]
     asked = {f"{method.upper()} {path.removeprefix('/api/v1')}" for path, told in paths.items() for method in told}
     declared = {one.http: one.ctl.split()[0].replace("/", " ") for one in DECLARED.values() if one.ctl}
-    declared |= {f"{one.http}/download": declared[one.http] for one in DECLARED.values() if one.download}
+    commands_of = declared | OF_THE_API
+    declared |= {f"{one.http}/download": commands_of[one.http] for one in DECLARED.values() if one.download}
     assert asked == {*OF_THE_API, *declared} | OF_NATS_TOOLS | OF_THE_DASHBOARD
     there = commands(get_command(whole_app())) | {"top": get_command(build_app(["top"]))}
     assert {*OF_THE_API.values(), *declared.values()} <= set(there)

@@ -1,21 +1,25 @@
-"""The last lines of this node's log, for operators who cannot read the log itself."""
+"""The last lines of this node's log, for operators who cannot read the log itself: as they come, or searched at all
+nodes."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from itertools import islice
+from time import time
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import NODE, action
+from starlingmq.admin.action_log import Moment, moment
+from starlingmq.admin.declared_actions import ALL, NODE, action
 from starlingmq.admin.printable import plain
 from starlingmq.admin.sessions import when
 from starlingmq.log import message_of
 
 LINES_MAX: Final = 2000
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+Level = Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Minimum level of the lines.")]
 
 
 class LogLine(Struct, frozen=True):
@@ -41,9 +45,7 @@ class LogRequest(Struct, frozen=True):
         | None
     ) = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 200
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Minimum level of the lines.")] = (
-        "info"
-    )
+    level: Level = "info"
 
 
 class LogLines(Struct, frozen=True):
@@ -54,12 +56,30 @@ class LogLines(Struct, frozen=True):
     lost: Annotated[int, Meta(description="Lines that were discarded before they could be read.")]
 
 
+class LineSearch(Struct, frozen=True):
+    client: Annotated[str, Meta(max_length=65535, description="Only lines about the client with this client id.")] = ""
+    text: Annotated[str, Meta(max_length=1000, description="Only lines that contain this text, in any case.")] = ""
+    level: Level = "debug"
+    since: Moment = ""
+    until: Moment = ""
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of lines of each node: the last ones.")] = 200
+
+
+class FoundLine(Struct, frozen=True):
+    time: str
+    level: str
+    message: str
+    client_id: Annotated[str, Meta(description="The client that it is about; empty: none.")] = ""
+    node: str = ""
+
+
 class LogTail(logging.Handler):
     """Keeps lines of the logger ``starlingmq`` and of those below it, from ``start`` to ``stop``."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lines: deque[tuple[int, LogLine]] = deque(maxlen=LINES_MAX)  # level and line
+        self._about: deque[tuple[float, str]] = deque(maxlen=LINES_MAX)  # when, and the client
         self._last = 0
 
     def start(self) -> None:
@@ -78,6 +98,7 @@ class LogTail(logging.Handler):
             plain(message_of(record)),
         )
         self._lines.append((record.levelno, line))  # a record would keep its arguments alive
+        self._about.append((record.created, str(getattr(record, "client_id", ""))))
 
     @action("log", "GET /log", NODE)
     async def log(self, request: LogRequest) -> LogLines:
@@ -92,3 +113,23 @@ class LogTail(logging.Handler):
         else:
             lines = wanted[-limit:]
         return LogLines(lines, lines[-1].number if len(lines) == limit else self._last, lost)
+
+    @action(
+        "lines",
+        "GET /log/search",
+        ALL,
+        order={"lines": lambda found: sorted(found, key=lambda one: one.time, reverse=True)},
+        download="log.jsonl",
+    )
+    async def search(self, request: LineSearch) -> list[FoundLine]:
+        """Search the last 2,000 lines of the log of each node. The last ones first. Raises AdminError."""
+        now = time()
+        since, until = moment("since", request.since, now) or 0.0, moment("until", request.until, now) or now + 1e9
+        text = request.text.lower()
+        named = repr(request.client)
+        found = []
+        for (severity, line), (at, client_id) in zip(list(self._lines), list(self._about), strict=True):
+            about = request.client in ("", client_id) or named in line.message
+            if severity >= LEVELS[request.level] and since <= at < until and about and text in line.message.lower():
+                found.append(FoundLine(line.time, line.level, line.message, plain(client_id)))
+        return found[: -request.limit - 1 : -1]

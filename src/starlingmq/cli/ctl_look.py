@@ -195,25 +195,44 @@ def log(
     broker: AskedBroker,
     level: Annotated[str, typer.Option("--level", help="Minimum level: debug, info, warning or error.")] = "debug",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines.")] = False,
+    client: Annotated[str, typer.Option("--client", help="Only lines about the client with this client id.")] = "",
+    text: Annotated[str, typer.Option("--text", help="Only lines that contain this text, in any case.")] = "",
+    since: Annotated[str, typer.Option("--since", help="ISO time, or how long ago, such as 90m.")] = "",
+    until: Annotated[str, typer.Option("--until", help="ISO time, or how long ago, such as 90m.")] = "",
+    everywhere: Annotated[bool, typer.Option("--all", "-a", help="Lines of all nodes.")] = False,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=1000, metavar="N", help="Number of lines to start with.")
     ] = 100,
     node: AtOption = "",
 ) -> None:
-    """Print the last lines of a node's log; with --json one object per line."""
+    """Print the last lines of a node's log; with --json one object per line. With --client, --text, --since, --until
+    or --all, those of all nodes that match, by time."""
+    wanted = {"client": client, "text": text, "since": since, "until": until}
+    if everywhere or any(wanted.values()):
+        if follow:
+            raise typer.BadParameter("--follow is for one node, without a search")
+        found = broker.ask("lines", level=level, limit=str(limit), node=node, **wanted)
+        warn_of(found)
+        for line in reversed(found["lines"][:limit]):
+            print(json.dumps(line) if broker.json else f"{_log_text(line)} ({line['node']})")
+        return
     after = ""
     while True:
         found = broker.ask("log", level=level, limit=str(limit), after=after, node=node)
         if found["lost"]:
             print(f"warning: {found['lost']:,} lines were discarded before they could be read", file=sys.stderr)
         for line in found["lines"]:
-            print(json.dumps(line) if broker.json else f"{line['time']} {line['level']:7} {line['message']}")
+            print(json.dumps(line) if broker.json else _log_text(line))
         if not follow:
             return
         sys.stdout.flush()
         after, limit = str(found["next"]), 1000
         if len(found["lines"]) < limit:
             time.sleep(FOLLOW_SECONDS)
+
+
+def _log_text(line: Result) -> str:
+    return f"{line['time']} {line['level']:7} {line['message']}"
 
 
 @asks

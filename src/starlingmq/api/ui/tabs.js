@@ -10,7 +10,7 @@ const GROUPS = {
   messages: ["topics", "hand", "retained", "groups", "streams", "links"],
   cluster: ["nodes"],
   settings: ["settings", "rules", "connectors"],
-  log: ["log", "actions"],
+  log: ["log", "lines", "actions"],
 };
 // Views that a link leads to.
 const INNER = {session: "clients", message: "messages", waiting: "messages", trace: "messages"};

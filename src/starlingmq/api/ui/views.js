@@ -142,6 +142,12 @@ const actions = new List("actions", {path: "/actions", key: "actions", fields: {
     count: (a) => (a.count > 1 ? number(a.count) : "")},
   below: (page) => (page.actions.length ? [el("button", {onclick: () => save("actions.jsonl", page.actions)}, t("download"))] : [])});
 
+const lines = new List("lines", {path: "/log/search", key: "lines", fields: {text: t("find.text"), client: t("find.whole_client"), since: t("find.since"), until: t("find.until")},
+  choices: {level: {"": t("log.level"), info: "info", warning: "warning", error: "error"}},
+  columns: {time: (one) => moment(one.time), level: (one) => el("span", {class: {warning: "warn", error: "bad"}[one.level] ?? ""}, one.level), text: (one) => one.message,
+    client: (one) => (one.client_id ? sessionLink(one.client_id) : "")},
+  below: (page) => (page.lines.length ? [el("button", {onclick: () => save("log.jsonl", page.lines)}, t("download"))] : [])});
+
 const droppers = new List("droppers", {path: "/droppers", key: "droppers", fields: {q: t("find.client")},
   columns: {client: (d) => (d.client_id ? sessionLink(d.client_id) : t("droppers.others")), user: (d) => d.user, dropped: (d) => number(d.messages),
     reasons: (d) => Object.entries(d.reasons).map(([reason, count]) => `${reason} ${number(count)}`).join(", "), topic: (d) => d.topic, rule: (d) => d.rule, last: (d) => age(d.last)}});
@@ -171,6 +177,7 @@ export const VIEWS = {
   rules: {title: t("tab.rules"), show: rules},
   settings: {title: t("tab.settings"), show: settings},
   actions: {title: t("tab.actions"), show: actions.show},
+  lines: {title: t("tab.lines"), show: lines.show},
   droppers: {title: t("tab.droppers"), show: droppers.show},
   waiting: {show: waiting},
   session: {show: session},
