@@ -104,6 +104,28 @@ async def test_the_alarm_of_a_full_disk_ends_at_the_next_look_once_there_is_room
     assert broker._admin.alarms.known.active() == []
 
 
+def test_an_alarm_has_the_address_of_its_page_where_a_copy_of_the_site_is_named() -> None:
+    heard: list[Alarm] = []
+    for site in ("", "https://docs.example.org/mq", "https://docs.example.org/mq/"):
+        alarms = Alarms(heard.append, lambda site=site: site)  # type: ignore[misc]
+        alarms.look([a_condition("disk"), a_condition("unknown")], 0.0)
+        alarms.look([], 5.0)
+        alarms.look([], 5.0 + HOLD)
+        assert {one.kind: one.page for one in alarms.reply().history} == {
+            "disk": f"{site.rstrip('/')}/PLAYBOOK.html#the-disk".lstrip("/"),
+            "unknown": "",
+        }
+    assert [one.page for one in heard[-4:] if one.kind == "disk"] == [
+        "https://docs.example.org/mq/PLAYBOOK.html#the-disk"
+    ] * 2
+
+
+@pytest.mark.parametrize("site", ["docs.example.org", "ftp://docs.example.org", "https://", "https://a b/"])
+def test_the_site_is_a_web_address(site: str) -> None:
+    with pytest.raises(ConfigError, match=r"alarms\.site"):
+        load_config(None, [f"alarms.site={site}"])
+
+
 def test_an_alarm_that_becomes_critical_is_told_again() -> None:
     heard: list[Alarm] = []
     alarms = Alarms(heard.append)

@@ -41,7 +41,9 @@ class Alarm(Condition, frozen=True):
     since: str = ""
     ended: Annotated[str | None, Meta(description="When it ended; null: it is active.")] = None
     node: Annotated[str, Meta(description="The first of the nodes that see it.")] = ""
-    page: Annotated[str, Meta(description="Page of the documentation site that explains it, with its anchor.")] = ""
+    page: Annotated[
+        str, Meta(description="Page of the documentation that explains it: its address if alarms.site is set.")
+    ] = ""
     nodes: Annotated[list[str], Meta(description="The nodes that see it.")] = field(default_factory=list)
 
 
@@ -52,22 +54,28 @@ class AlarmsReply(Struct, frozen=True):
     history: list[Alarm]
 
 
+def page_of(kind: str, site: str) -> str:
+    page = PAGES.get(kind, "")
+    return f"{site.rstrip('/')}/{page}" if site and page else page
+
+
 class _Active:
     def __init__(self, condition: Condition, now: float) -> None:
         self.condition = condition
         self.since = now
         self.ended: float | None = None
 
-    def alarm(self) -> Alarm:
-        told = asdict(self.condition) | {"page": PAGES.get(self.condition.kind, "")}
+    def alarm(self, site: str) -> Alarm:
+        told = asdict(self.condition) | {"page": page_of(self.condition.kind, site)}
         return Alarm(**told, since=when(self.since), ended=None if self.ended is None else when(self.ended))
 
 
 class Alarms:
-    """``told`` is called with each alarm that begins, becomes more severe, or ends."""
+    """``told`` is called with each alarm that begins, becomes more severe, or ends. ``site``: ``alarms.site``."""
 
-    def __init__(self, told: Callable[[Alarm], None]) -> None:
+    def __init__(self, told: Callable[[Alarm], None], site: Callable[[], str] = lambda: "") -> None:
         self._told = told
+        self._site = site
         self._active: dict[tuple[str, str], _Active] = {}
         self._history: deque[Alarm] = deque(maxlen=HISTORY_MAX)
 
@@ -79,26 +87,26 @@ class Alarms:
             if known is None:
                 if len(self._active) < ACTIVE_MAX:
                     self._active[key] = _Active(condition, now)
-                    self._tell(self._active[key].alarm())
+                    self._tell(self._active[key].alarm(self._site()))
                 continue
             worse = condition.severity == "critical" and known.condition.severity != "critical"
             known.condition, known.ended = condition, None
             if worse:
-                self._tell(known.alarm())
+                self._tell(known.alarm(self._site()))
         for key, one in list(self._active.items()):
             if key in held:
                 continue
             one.ended = now if one.ended is None else one.ended
             if now - one.ended >= HOLD:
                 del self._active[key]
-                self._history.append(one.alarm())
+                self._history.append(one.alarm(self._site()))
                 self._tell(self._history[-1])
 
     def active(self) -> list[Alarm]:
-        return [one.alarm() for one in self._active.values() if one.ended is None]
+        return [one.alarm(self._site()) for one in self._active.values() if one.ended is None]
 
     def reply(self) -> AlarmsReply:
-        ended = [one.alarm() for one in self._active.values() if one.ended is not None]
+        ended = [one.alarm(self._site()) for one in self._active.values() if one.ended is not None]
         return AlarmsReply(self.active(), [*ended, *reversed(self._history)])
 
     def _tell(self, alarm: Alarm) -> None:
@@ -143,8 +151,14 @@ def _title(alarm: Alarm) -> str:
 class NodeAlarms:
     """``periodic`` looks for them."""
 
-    def __init__(self, conditions: Conditions, clock: Callable[[], float], told: Callable[[Alarm], None]) -> None:
-        self.known = Alarms(told)
+    def __init__(
+        self,
+        conditions: Conditions,
+        clock: Callable[[], float],
+        told: Callable[[Alarm], None],
+        site: Callable[[], str],
+    ) -> None:
+        self.known = Alarms(told, site)
         self.conditions = conditions
         self._clock = clock
         self.periodic = Periodic("looking for alarms", LOOK_SECONDS, self.look)

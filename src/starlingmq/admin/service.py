@@ -109,7 +109,9 @@ class AdminService:
         self.connectors = NodeConnectors(local_node, self._webhook)
         self.links = LinkActions(local_node, directory)
         conditions = Conditions(local_node, self.session_totals_job)
-        self.alarms = NodeAlarms(conditions, local_node.driver.clock, self._webhook.tell)
+        self.alarms = NodeAlarms(
+            conditions, local_node.driver.clock, self._webhook.tell, lambda: local_node.config().alarms.site
+        )
         self._watches = WatchActions(local_node.driver, local_node.state.audit)
         self._activity = NodeActivity(local_node.driver)
         self._nats = NatsAnswers(local_node)

@@ -42,6 +42,13 @@ class AlarmsConfig(Section, frozen=True):
             "are in flight to it; longer than clients need for one message. 0: never."
         ),
     ] = 30.0
+    site: Annotated[
+        str,
+        Meta(
+            description="Address of a copy of this documentation (make site), such as https://docs.example.org/mq/. "
+            "Each alarm then has the whole address of its page. Empty: only the name of the page."
+        ),
+    ] = ""
     webhook: Annotated[
         str,
         Meta(
@@ -54,12 +61,15 @@ class AlarmsConfig(Section, frozen=True):
 
 def check_alarms(alarms: AlarmsConfig) -> None:
     """Raises ConfigError for what no type excludes."""
-    if not alarms.webhook:
-        return
+    for name, url in (("site", alarms.site), ("webhook", alarms.webhook)):
+        if url and not _is_web_address(url):
+            raise ConfigError(f"alarms.{name}: is not a URL starting with http:// or https://")
+
+
+def _is_web_address(url: str) -> bool:
     try:
-        parts = urlsplit(alarms.webhook)
+        parts = urlsplit(url)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        whole = False
-    if not whole or not alarms.webhook.isascii() or not alarms.webhook.isprintable() or " " in alarms.webhook:
-        raise ConfigError("alarms.webhook: is not a URL starting with http:// or https://")
+        return False
+    return whole and url.isascii() and url.isprintable() and " " not in url

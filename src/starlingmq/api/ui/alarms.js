@@ -5,6 +5,7 @@ import {t} from "./language.js";
 
 const severity = (one) => el("span", {class: one.severity === "critical" ? "bad" : "warn"}, t("severity." + one.severity));
 const title = (one) => (one.subject ? `${one.kind}: ${one.subject}` : one.kind);
+const page = (one) => (one.page?.startsWith("http") ? el("a", {href: one.page, target: "_blank", rel: "noreferrer"}, one.page.split("/").pop()) : one.page ?? "");
 const nodes = (one) => one.nodes.join(", ");
 const lasted = (one) => number(Math.round((new Date(one.ended) - new Date(one.since)) / 1000)) + " s";
 const left = (one) => (one.days >= 0 && one.days < 3 ? number(Math.floor((new Date(one.ends_at) - Date.now()) / 3600000)) + " h" : number(one.days));
@@ -15,7 +16,7 @@ export async function alarms() {
     missing(told),
     heading(t("tab.alarms")),
     told.alarms.length ? table({alarm: title, severity, nodes, since: (one) => age(one.since), problem: (one) => one.text,
-      "what to do": (one) => one.next, page: (one) => one.page ?? ""}, told.alarms) : el("p", {class: "ok"}, t("alarms.none")),
+      "what to do": (one) => one.next, page}, told.alarms) : el("p", {class: "ok"}, t("alarms.none")),
     heading(t("alarms.ended")),
     table({alarm: title, severity, nodes, ended: (one) => age(one.ended), lasted, problem: (one) => one.text}, told.history),
     heading(t("certificates")),
