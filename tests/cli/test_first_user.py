@@ -73,3 +73,23 @@ def test_a_file_that_can_not_be_made_is_one_line(tmp_path: Path) -> None:
 def test_a_first_user_needs_a_file() -> None:
     with pytest.raises(ConfigError, match=r"auth.password.first_user: needs auth.password.file"):
         from_tree({"auth": {"password": {"first_user": "admin"}}})
+
+
+HOW = "starlingmq ctl user add NAME --api operator"
+
+
+def test_a_start_without_any_login_says_in_the_log_how_to_make_an_operator(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    open_to_all = ["serve", "--listen", "mqtt://127.0.0.1:0", "--data-dir", str(data)]
+    command = start(*open_to_all)
+    command.wait_for(HOW.encode())
+    words = ("--api", "operator", "--password-file", "-", "--data-dir", str(data))
+    code, _, errors = run("ctl", "user", "add", "boss", *words, stdin=b"long-enough-1\n")
+    assert code == 0, errors
+    command.process.terminate()
+    assert command.finish()[0] == 0
+    again = start(*open_to_all)
+    assert again.process.stdout is not None and again.process.stdout.readline().startswith(b"ready")
+    again.process.terminate()
+    code, _, errors = again.finish()
+    assert code == 0 and HOW not in errors, "somebody has to log in now"

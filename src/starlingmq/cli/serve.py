@@ -189,11 +189,8 @@ async def _run(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, RELOADS)
         loop.add_signal_handler(signal.SIGUSR2, _lame_duck, loop, node)
         print("ready", *node.addresses, flush=True)
-        if sys.stderr.isatty() and node.is_open:
-            print(
-                "nobody has to log in here; to change that: starlingmq ctl user add NAME --api operator",
-                file=sys.stderr,
-            )
+        if node.is_open:
+            log.info("nobody has to log in here; to change that: starlingmq ctl user add NAME --api operator")
         closed = loop.create_task(node.wait_closed())
         await asyncio.wait([stopping, closed], return_when=asyncio.FIRST_COMPLETED)
         closed.cancel()
