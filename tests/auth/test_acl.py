@@ -316,3 +316,35 @@ def test_client_ids_of_rules_name_the_user_too() -> None:
     without = acl("rules: [{deny: connect, clients: ['x-%u']}]")
     assert not without.may_connect("anything", "", PEER), "what a missing name could mean is denied"
     assert without.may_connect("x-bob", "ann", PEER) and not without.may_connect("x-ann", "ann", PEER)
+
+
+BY_LISTENER = """
+rules:
+  - {deny: connect, listeners: ["mqtt://*:1884"], users: [guest]}
+  - {deny: publish, listeners: ["*:1884"], topics: ["only-local/#"]}
+  - {allow: publish, listeners: ["mqtts://*"], topics: ["sealed/#"]}
+  - {allow: publish, topics: ["open/#", "only-local/#"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("listener", "allowed"),
+    [
+        ("mqtt://10.0.0.1:1883", {"only-local/a", "open/a"}),
+        ("mqtt://10.0.0.1:1884", {"open/a"}),
+        ("mqtts://10.0.0.1:1883", {"only-local/a", "sealed/a", "open/a"}),
+        ("mqtts://10.0.0.1:1884", {"sealed/a", "open/a"}),
+        ("", {"open/a"}),
+    ],
+)
+def test_a_rule_for_some_listeners_is_for_clients_that_come_by_them(listener: str, allowed: set[str]) -> None:
+    rights = acl(BY_LISTENER).rights("c", "u", PEER, listener=listener)
+    topics = ("only-local/a", "sealed/a", "open/a", "other")
+    assert {topic for topic in topics if rights.may_publish(topic.encode(), 0, False)} == allowed
+
+
+def test_a_listener_is_closed_to_a_user() -> None:
+    found = acl(BY_LISTENER)
+    assert not found.may_connect("c", "guest", PEER, listener="mqtt://10.0.0.1:1884")
+    assert found.may_connect("c", "guest", PEER, listener="mqtt://10.0.0.1:1883")
+    assert not found.may_connect("c", "guest", PEER), "not known"

@@ -477,3 +477,27 @@ async def test_without_rules_nothing_is_left_out_any_more(serve: Serve, join: Jo
     broker.reload(msgspec.structs.replace(broker.config, auth=load_config(None, []).auth))
     await writer.publish("home/safe/1")
     assert (await reader.message()).topic == b"home/safe/1"
+
+
+async def test_rules_of_a_listener_are_for_those_who_come_by_it_also_after_a_reload(
+    serve: Serve, tmp_path: Path
+) -> None:
+    text = "rules: [{deny: publish, topics: [inside], listeners: ['%s']}, {allow: all}]"
+    broker = await serve(
+        listeners=["mqtt://127.0.0.1:0", "mqtt://127.0.0.1:0"], auth=rules(tmp_path / "acl", "rules: []")
+    )
+    inner, outer = broker.addresses
+    peers = []
+    for number, url in enumerate((inner, outer)):
+        peer = await Peer.open(url)
+        peer.send(Connect(5, f"c{number}", True))
+        assert (await peer.expect(Connack)).reason == 0
+        peers.append(peer)
+    for closed in (outer, inner):
+        rules(tmp_path / "acl", text % closed)
+        broker.reload(broker.config)
+        for url, peer in zip((inner, outer), peers, strict=True):
+            allowed = await peer.publish("inside") != Reason.NOT_AUTHORIZED
+            assert allowed == (url != closed)
+    for peer in peers:
+        await peer.close()

@@ -23,7 +23,8 @@ RULES_MAX: Final = 500
 
 
 class RuleTest(Struct, frozen=True):
-    """``username`` and ``address`` are those of the connected client with this client id where they are empty."""
+    """``username``, ``address`` and ``listener`` are those of the connected client with this client id where they are
+    empty."""
 
     client_id: Annotated[str, Meta(max_length=65535, description="Client id.")] = ""
     username: Annotated[
@@ -36,6 +37,9 @@ class RuleTest(Struct, frozen=True):
     ] = ""
     address: Annotated[
         str, Meta(max_length=100, description="Address without a port. Default: that of the connected client.")
+    ] = ""
+    listener: Annotated[
+        str, Meta(max_length=1000, description="URL of the listener. Default: that of the connected client.")
     ] = ""
     does: Annotated[Literal["connect", "publish", "subscribe", "group"], Meta(description="What the client does.")] = (
         field(default="publish", name="action")
@@ -114,6 +118,7 @@ class RuleActions:
             request.group.encode(),
             granted if isinstance(granted, tuple) else None,
             connected=client is not None and client.username == username,
+            listener=request.listener or ("" if client is None else client.listener),
         )
         found = self._local_node.access.ask_rules(question)
         return RuleTestResult(found.allowed, found.reason, username, peer_host(peer) if peer else "")

@@ -122,7 +122,7 @@ class AccessControl:
         rules = granted if acl is None else (*granted, *acl.rules)
         if len(rules) > SEARCHED_MAX:
             return False
-        who = refusal.client_id, refusal.username, refusal.peer
+        who = refusal.client_id, refusal.username, refusal.peer, refusal.listener
         return sum(rule.is_for(*who) for rule in rules) <= OWN_MAX
 
     def _search(self, refusal: Refusal, granted: Sequence[Rule] | None) -> str:
@@ -141,6 +141,7 @@ class AccessControl:
             refusal.group,
             granted,
             connected=True,
+            listener=refusal.listener,
         )
         found = self.ask_rules(asked)
         return "the rules have changed since" if found.allowed else found.reason

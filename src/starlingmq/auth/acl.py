@@ -92,6 +92,10 @@ class AclRule(Section, frozen=True, repr_omit_defaults=True):
         tuple[str, ...], Meta(description="Client ids, with * and ?, and %u for the user name. Default: all.")
     ] = ()
     addresses: Annotated[tuple[str, ...], Meta(description="Addresses or networks of clients. Default: all.")] = ()
+    listeners: Annotated[
+        tuple[str, ...],
+        Meta(description="URLs of listeners that clients come by, with * and ?, such as mqtts://*. Default: all."),
+    ] = ()
     topics: Annotated[tuple[str, ...], Meta(description="Topic filters, with %c and %u. Default: all topics.")] = ()
     groups: Annotated[tuple[str, ...], Meta(description="Group names, for the action group. Default: all.")] = ()
     streams: Annotated[tuple[str, ...], Meta(description="Stream names, for the action stream. Default: all.")] = ()
@@ -133,10 +137,12 @@ class Acl:
         """Whether a client of this user may use this client id."""
         return self._names is None or self._names.fit(client_id, username, False)
 
-    def may_connect(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = ()) -> bool:
+    def may_connect(
+        self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = (), listener: str = ""
+    ) -> bool:
         """Connecting is allowed where no rule matches: ``default`` applies to topics only."""
         for rule in (*granted, *self.rules):
-            if rule.actions & CONNECT and rule.is_for(client_id, username, peer):
+            if rule.actions & CONNECT and rule.is_for(client_id, username, peer, listener):
                 return rule.allow
         return True
 
@@ -144,12 +150,18 @@ class Acl:
         return self.default and (self._has_file or granted is None)
 
     def rights(
-        self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None = None, count: bool = False
+        self,
+        client_id: str,
+        username: str,
+        peer: str,
+        granted: Sequence[Rule] | None = None,
+        count: bool = False,
+        listener: str = "",
     ) -> Rights:
         """``granted`` precedes the rules of the file: the rules of a token. ``count``: a client gets these rights."""
         grants: list[Grant] = []
         for rule in (*(granted or ()), *self.rules):
-            if rule.is_for(client_id, username, peer):
+            if rule.is_for(client_id, username, peer, listener):
                 rule.applied += count
                 grants += rule.grants(client_id, username)
         default = self.default_for(granted)
@@ -175,6 +187,7 @@ class Rule:
         self._users = _pattern(rule.users)
         self._clients = Names(rule.clients, f"{where}.clients") if rule.clients else None
         self._networks = [_network(text, where) for text in rule.addresses]
+        self._listeners = _pattern(rule.listeners)
         for text in rule.topics:
             if not valid_filter(text.encode()):
                 raise ConfigError(
@@ -199,11 +212,13 @@ class Rule:
         self._publishes = _publishes(rule)
         self._replies = rule.max_replies, rule.reply_expires
 
-    def is_for(self, client_id: str, username: str, peer: str) -> bool:
+    def is_for(self, client_id: str, username: str, peer: str, listener: str = "") -> bool:
+        """``listener``: the URL; "" if it is not known: then a rule for some listeners allows nothing, and denies."""
         return (
             (self._users is None or bool(self._users(username)))
             and (self._clients is None or self._clients.fit(client_id, username, not self.allow))
             and (not self._networks or any(_within(peer, network) for network in self._networks))
+            and (self._listeners is None or (bool(self._listeners(listener)) if listener else not self.allow))
         )
 
     def grants(self, client_id: str, username: str) -> list[Grant]:

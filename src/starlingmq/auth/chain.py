@@ -200,11 +200,11 @@ class Chain:
                 username=verdict.username,
                 detail="the rules forbid its user this client id",
             )
-        if not self.acl.may_connect(request.client_id, name, request.peer, verdict.rules or ()):
+        if not self.acl.may_connect(request.client_id, name, request.peer, verdict.rules or (), request.listener):
             return AuthResult(
                 Reason.NOT_AUTHORIZED, username=verdict.username, detail="the rules do not let it connect"
             )
-        rights = self._rights(request.client_id, name, request.peer, verdict.rules)
+        rights = self._rights(request.client_id, name, request.peer, verdict.rules, request.listener)
         standing = (method, verdict.proof)
         if rights is not None:
             rights.proved = proved(standing, name, request.certificate_name)
@@ -226,7 +226,7 @@ class Chain:
         """The rights of a connected client by the present rules."""
         granted = client.rights.source if client.rights is not None else None
         assert granted is None or isinstance(granted, tuple)
-        rights = self._rights(client.client_id, client.username, client.peer, granted)
+        rights = self._rights(client.client_id, client.username, client.peer, granted, client.listener)
         if rights is not None:
             rights.proved = proved(client.standing, client.username, client.certificate_name)
         return rights
@@ -240,7 +240,7 @@ class Chain:
         said = "" if client.assigned else client.client_id
         if client.version != 0 and said and not self.acl.may_be(said, client.username):
             return Reason.NOT_AUTHORIZED
-        may = self.acl.may_connect(said, client.username, client.peer, granted or ())
+        may = self.acl.may_connect(said, client.username, client.peer, granted or (), client.listener)
         return Reason.SUCCESS if may else Reason.NOT_AUTHORIZED
 
     def _stands(self, client: Client) -> bool:
@@ -264,14 +264,16 @@ class Chain:
         for method in self._methods:
             await method.close()
 
-    def _rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None) -> Rights | None:
+    def _rights(
+        self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None, listener: str = ""
+    ) -> Rights | None:
         """None: everything. Without an ACL file, a client with granted rules may do nothing else."""
         acl = self.acl
         if acl is EVERYTHING:
             if granted is None:
                 return None
             acl = NOTHING
-        rights = acl.rights(client_id, username, peer, granted, count=True)
+        rights = acl.rights(client_id, username, peer, granted, count=True, listener=listener)
         rights.filters = self._config.acl.filter == "deliver"
         return rights
 

@@ -25,6 +25,7 @@ class RuleQuestion(NamedTuple):
     group: bytes
     granted: Sequence[Rule] | None
     connected: bool = False
+    listener: str = ""
 
 
 class RuleAnswer(NamedTuple):
@@ -51,7 +52,7 @@ def check_rules(acl: Acl | None, file: str, question: RuleQuestion, filters: boo
     own = [(number, rule) for number, rule in enumerate(rules, 1) if _is_for(rule, question)]
     found = _topic(own, default, question, named)
     if filters and not found.allowed and question.action == "subscribe":
-        rights = Acl(rules, default).rights(question.client_id, question.username, question.peer)
+        rights = _rights(Acl(rules, default), question)
         rights.filters = True
         if rights.granted(question.topic, b"") == PART:
             return RuleAnswer(True, f"{found.reason}: messages that it denies are left out (auth.acl.filter: deliver)")
@@ -80,7 +81,11 @@ def _connect(rules: Sequence[Rule], question: RuleQuestion, named: _Names) -> Ru
 
 
 def _is_for(rule: Rule, question: RuleQuestion) -> bool:
-    return rule.is_for(question.client_id, question.username, question.peer)
+    return rule.is_for(question.client_id, question.username, question.peer, question.listener)
+
+
+def _rights(acl: Acl, question: RuleQuestion) -> Rights:
+    return acl.rights(question.client_id, question.username, question.peer, listener=question.listener)
 
 
 def _topic(own: Sequence[tuple[int, Rule]], default: bool, question: RuleQuestion, named: _Names) -> RuleAnswer:
@@ -89,7 +94,7 @@ def _topic(own: Sequence[tuple[int, Rule]], default: bool, question: RuleQuestio
     ask, rules = _asked(question), [rule for _, rule in own]
 
     def allows(count: int, otherwise: bool) -> bool:
-        return ask(Acl(rules[:count], otherwise).rights(question.client_id, question.username, question.peer))
+        return ask(_rights(Acl(rules[:count], otherwise), question))
 
     allowed = allows(len(rules), default)
     if allows(len(rules), True) != allows(len(rules), False):

@@ -235,6 +235,7 @@ class Refusal(Notice):
     retain: bool
     group: bytes
     rights: Rights | None
+    listener: str
 
     def __init__(
         self, reason: str, client: Client, topic: bytes, qos: int, retain: bool, group: bytes, detail: str
@@ -245,6 +246,7 @@ class Refusal(Notice):
         self.retain = retain
         self.group = group
         self.rights = client.rights
+        self.listener = client.listener
 
     def text(self) -> str:
         topic = _shown(self.topic)
