@@ -166,7 +166,10 @@ def test_one_copy_less_than_wanted_is_required_unless_set(copies: int, min_copie
         ("mqtt: [\n", ":2:1: "),
         ("mqtt: !!python/object:os.system {}\n", "could not determine a constructor"),
         ("\0", "is not valid YAML"),
-        ("listener 1883 0.0.0.0\nuser mosquitto\n", "this looks like a mosquitto.conf"),
+        (
+            "listener 1883 0.0.0.0\nuser mosquitto\n",
+            "this looks like a mosquitto.conf; starlingmq migrate mosquitto reads",
+        ),
         ("# edge: see below\nconnection hub\naddress a:1883\ntopic # out 1\n", "this looks like a mosquitto.conf"),
         ("pipeline: {sql: [\n  user STRING\n", ":3:1: "),
         (

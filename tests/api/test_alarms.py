@@ -309,6 +309,9 @@ async def test_a_message_that_the_rules_refuse_is_an_alarm_that_names_client_use
     assert (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"] == [], "it has no user"
     meter = await join(broker, "meter 1", username="ann")
     assert await meter.subscribe("door/+") == [Reason.NOT_AUTHORIZED]
+    await look(broker)
+    (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+    assert one["text"].startswith("the rules refused a message or subscription of users since ")
     for _ in range(2):
         assert await meter.publish("door/1", retain=True) == Reason.NOT_AUTHORIZED
         broker._access._paid_until = 0.0  # a busy machine takes the time that searches of rules may take

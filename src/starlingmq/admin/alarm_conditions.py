@@ -220,7 +220,8 @@ class Conditions:
             if self._explained[0] is not refusal or self._explained[1] == DENIED:
                 self._explained = refusal, self._local_node.access.why_refused(refusal)
             whose = f"client {refusal.client_id[:NAME_MAX]!r}, user {refusal.username[:NAME_MAX]!r}"
-            text = f"the rules refused {one.total:,} messages and subscriptions of users {self._times(one)}"
+            what = "a message or subscription" if one.total == 1 else f"{one.total:,} messages and subscriptions"
+            text = f"the rules refused {what} of users {self._times(one)}"
             text += f"; the last one of {whose}: {refusal.text()}: {self._explained[1]}"
             yield Condition("refused", "", "warning", text, f"correct the client or the rules; {_question(refusal)}")
 

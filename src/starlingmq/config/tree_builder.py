@@ -66,8 +66,8 @@ def _refuse_mosquitto(text: str, path: str | Path) -> None:
     ):
         if keyword.search(text) is not None:
             raise ConfigError(
-                f"{path}: this looks like {form}, which has another form here: see 'From mosquitto' "
-                "(docs/MIGRATE-MOSQUITTO.md) for the equivalent of each line"
+                f"{path}: this looks like {form}; starlingmq migrate mosquitto reads mosquitto.conf, and writes "
+                "settings and rules of the form here"
             )
 
 
