@@ -174,8 +174,8 @@ async def test_headers_of_nats_and_messages_of_mqtt_are_in_one_sequence(broker: 
             await client.subscribe("$stream/S@earliest", 1)
             first, second = [message async for message in _next(client, 2)]
     assert (first.topic, first.payload, first.qos) == ("t/a/b", b"1", 1)
-    assert first.properties[USER_PROPERTY] == [("Kind", "x"), ("Nats-Msg-Id", "7"), ("offset", "1")]
-    assert (second.topic, second.properties[USER_PROPERTY]) == ("t/c", [("Kind", "y"), ("offset", "2")])
+    assert first.properties[USER_PROPERTY] == [("offset", "1"), ("Kind", "x"), ("Nats-Msg-Id", "7")]
+    assert (second.topic, second.properties[USER_PROPERTY]) == ("t/c", [("offset", "2"), ("Kind", "y")])
 
 
 async def _next(client: Client, count: int) -> AsyncIterator[Message]:

@@ -17,15 +17,18 @@ from tests.core.streams.stream_world import (
 )
 from tests.harness import FakeClient, World
 
-from starlingmq.core.context.ready import SUBSCRIPTION_PUT, Write
+from starlingmq.core.context.ready import SUBSCRIPTION_PUT, Ready, Write
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer
-from starlingmq.core.limits.access import SUBSCRIBE, Grant, Rights
+from starlingmq.core.jetstream.stream_readers import GROUPS_MAX, READS_MAX
+from starlingmq.core.jetstream.work_queues import QUEUES_MAX
+from starlingmq.core.limits.access import STREAM, SUBSCRIBE, Grant, Rights
 from starlingmq.core.messages.message import Message
 from starlingmq.core.session.session import Subscription
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.feeder import Feeder
 from starlingmq.core.streams.policies import INTEREST, WORK_QUEUE
 from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.core.streams.stream_filters import shown_to_hooks
 from starlingmq.wire.mqtt import (
     Ack,
     Connack,
@@ -279,8 +282,8 @@ def test_clients_do_not_publish_to_the_topics_of_subscriptions_to_streams(topic:
     assert client.expect(Ack).reason == 0x87
 
 
-def rights(*allowed: str) -> Rights:
-    grants = []
+def rights(*allowed: str, reads: bool = True) -> Rights:
+    grants = [Grant(reads, STREAM, 0, [None], False, b"")]
     for filter in allowed:
         levels = filter.encode().split(b"/")
         rest = levels[-1] == b"#"
@@ -313,6 +316,123 @@ def test_rules_decide_about_the_filter_and_about_each_topic() -> None:
     assert [(each.topic, each.payload) for each in take(other)] == [(b"t/2", b"1"), (b"t/2", b"2")]
     assert subscribe(other, "$share/g/$stream/S").reasons == [0x87]  # it would lose messages for other members
     assert subscribe(other, "$queue/S").reasons == [0x87]
+
+
+@pytest.mark.parametrize("filter", ["$stream/S", "$share/g/$stream/S", "$queue/S"])
+def test_a_client_that_may_not_read_a_stream_does_so_in_no_way(filter: str) -> None:
+    world = Streaming()
+    world.stream()
+    fill(world, 2)
+    client = world.connect()
+    world.state.ctx.give_rights(client.client, rights("#", "$stream/#", "$queue/#"))
+    assert subscribe(client, filter, 1, "earliest").reasons == [1]
+    assert len(take(client)) == 2
+    world.state.ctx.give_rights(client.client, rights("#", "$stream/#", "$queue/#", reads=False))
+    session = client.client.session
+    assert session is not None
+    world.state.subscribing.revoke(session)
+    assert session.subscription_count() == 0
+    assert subscribe(client, filter).reasons == [0x87]
+
+
+@pytest.mark.parametrize("filter", ["$share/g/$stream/S", "$queue/S"])
+def test_members_are_looked_at_again_when_their_stream_gets_other_topics(filter: str) -> None:
+    world = Streaming()
+    stream = world.stream(policy=policy_of("t/#"))
+    client, other = world.connect(), world.connect("other")
+    world.state.ctx.give_rights(client.client, rights("t/#", "$stream/#", "$queue/#"))
+    for each in (client, other):
+        assert subscribe(each, filter).reasons == [1]
+    world.state.jetstream.change(stream, policy_of("t/#", "secret/#"), b"{}")
+    fill(world, 3, "secret/1")
+    assert take(client) == []
+    assert len(take(other)) == 3
+
+
+def test_members_of_a_consumer_that_is_no_queue_any_more_get_nothing() -> None:
+    world = Streaming()
+    stream = world.stream()
+    client = world.connect()
+    assert subscribe(client, "$queue/S/t/1").reasons == [1]
+    [reader] = stream.consumers.values()
+    assert isinstance(reader, BoundConsumer)
+    policy = ConsumerPolicy()
+    policy.filters = [b"t/2"]
+    world.state.jetstream.change_consumer(reader, policy, b"{}")
+    fill(world, 3, "t/2")
+    assert take(client) == []
+
+
+def test_hooks_are_asked_about_the_stream_and_not_about_where_reading_begins() -> None:
+    shown = {
+        b"$stream/S": b"$stream/S/#",
+        b"$stream/S@earliest/a/+": b"$stream/S/a/+",
+        b"$share/g/$stream/S@offset=3": b"$share/g/$stream/S/#",
+        b"$queue/S/a": b"$queue/S/a",
+        b"a/b@c": b"a/b@c",
+        b"$share/g": b"$share/g",
+        b"$share/g/$stream/+": b"$share/g/$stream/+",
+    }
+    assert {whole: shown_to_hooks(whole) for whole in shown} == shown
+    world = Streaming()
+    world.stream()
+    world.state.ctx.ask_subscribe = True
+    client = world.connect()
+    asked: list[bytes] = []
+    carry_out = world.carry_out
+
+    def note(ready: Ready) -> None:
+        asked.extend(request.filter for question in ready.questions for request in question.requests or ())
+        carry_out(ready)
+
+    world.carry_out = note  # type: ignore[method-assign]
+    subscribe_to(client, "$stream/S@earliest")
+    assert asked == [b"$stream/S/#"]
+
+
+def test_a_new_group_takes_the_place_of_one_that_has_no_members() -> None:
+    world = Streaming()
+    stream = world.stream()
+    for number in range(GROUPS_MAX):
+        client = world.connect(f"m{number}")
+        assert subscribe(client, f"$share/g{number}/$stream/S").reasons == [1]
+        if number in (3, 5):
+            client.drop()
+            world.advance(1.0)
+    client = world.connect("new")
+    for name in ("a", "b"):
+        assert subscribe(client, f"$share/{name}/$stream/S").reasons == [1]
+    assert subscribe(client, "$share/c/$stream/S").reasons == [0x97]
+    names = {feeder.group.share() for feeder in world.state.jetstream.reads._feeders[stream] if feeder.group}
+    assert len(names) == GROUPS_MAX
+    assert not names & {b"$share/g3/$stream/S", b"$share/g5/$stream/S"}
+
+
+def test_a_stream_has_a_bounded_number_of_queues_and_a_session_of_reads() -> None:
+    world = Streaming()
+    world.stream()
+    client = world.connect()
+    for number in range(QUEUES_MAX):
+        assert subscribe(client, f"$queue/S/t/{number}").reasons == [1]
+    answer = subscribe(client, "$queue/S/t/more")
+    assert answer.reasons == [0x97] and REASON_STRING in answer.properties
+    other = world.connect("other")
+    for number in range(READS_MAX):
+        assert subscribe(other, f"$stream/S/+/{number}", 0).reasons == [0]
+    assert subscribe(other, "$stream/S/+/more", 0).reasons == [0x97]
+    assert subscribe(other, "$stream/S/+/1", 0).reasons == [0]  # it is there already
+
+
+@pytest.mark.parametrize("topic", ["$stream/S/t/1", "$queue/S", "$dead/S/t/1"])
+def test_clients_publish_to_no_topic_of_the_broker(topic: str) -> None:
+    world = Streaming()
+    world.stream()
+    reader = world.connect("reader")
+    subscribe(reader, "$dead/#", 0)
+    publisher = world.connect("publisher")
+    publisher.send(Publish(topic.encode(), b"forged", 1, packet_id=1))
+    assert publisher.expect(Ack).reason == 0x87
+    assert take(reader) == []
 
 
 def test_a_deleted_stream_ends_the_subscriptions_to_it() -> None:
@@ -588,6 +708,7 @@ def test_a_long_filter_is_refused_by_a_short_text() -> None:
     assert len(str(answer.properties[REASON_STRING])) < 200
 
 
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 def test_a_reader_that_waits_for_the_store_and_unsubscribes_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Streaming()
     stream = world.stream()

@@ -19,7 +19,7 @@ from starlingmq.core.session.session import (
     Session,
     Will,
 )
-from starlingmq.core.topics.topics import of_streams, of_the_node
+from starlingmq.core.topics.topics import of_the_broker, of_the_node
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.mqtt import Will as WillPacket
@@ -70,8 +70,8 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
         if will.retain and not ctx.mqtt.retain_available:
             raise ProtocolError("retained wills are not available", Reason.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
         router.check(will.topic)
-        if of_streams(will.topic):
-            raise ProtocolError("nothing is published to topics by which streams are read", Reason.TOPIC_NAME_INVALID)
+        if of_the_broker(will.topic):
+            raise ProtocolError("no client publishes to topics of streams and dead letters", Reason.TOPIC_NAME_INVALID)
         if of_the_node(will.topic):
             client.bridge = True  # as this will shows
             if not tells_state(client, will.topic, will.payload, will.qos):

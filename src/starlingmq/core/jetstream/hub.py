@@ -54,7 +54,7 @@ from starlingmq.core.streams.sequenced_stream import (
     drop_fact,
     put_fact,
 )
-from starlingmq.core.topics.topics import of_streams
+from starlingmq.core.topics.topics import of_the_broker
 from starlingmq.core.turn.timers import sooner
 from starlingmq.wire.reasons import MqttError
 
@@ -66,6 +66,7 @@ STORE_SECONDS: Final = 0.2
 RESTS_SHIFT: Final = 13  # a state with 8,192 pending messages rests for another ``STORE_SECONDS``
 AGAIN_SECONDS: Final = 1.0  # between two attempts to read messages from a log that fails
 PULLS_LOOKED_AT: Final = 64  # consumers of a client, when those that have ended are removed: also at each power of two
+WATCHERS_SHIFT: Final = 4  # consumers and readers that are woken for the work of one message
 STALE_MIN: Final = 64  # entries of a heap that are tolerated without a use
 FILL_BUDGET: Final = 256  # messages that a consumer delivers before others have their turn
 TURN_BUDGET: Final = 4096
@@ -181,6 +182,7 @@ class JetStream(JetStreamPort):
             cast(BoundConsumer, reader).consumer.reports_done = policy.retention != LIMITS
         self._look_at_end(stream)
         stream.notice()
+        self.reads.stream_changed(stream)
 
     def remove(self, stream: SequencedStream) -> None:
         """The stream is deleted, and its consumers and readers with it. ``SequencedStream.forget`` follows when its
@@ -229,6 +231,7 @@ class JetStream(JetStreamPort):
         self._listen(reader)
         self._save(reader)
         self._active[reader] = None
+        self.reads.queues.consumer_changed(reader)
 
     def remove_consumer(self, reader: BoundConsumer) -> None:
         consumer, stream = reader.consumer, reader.stream
@@ -434,7 +437,9 @@ class JetStream(JetStreamPort):
                 for seq in range(max(stream.seen + 1, stream.index.first), end + 1):
                     topic = stream.index.topic_of(seq)
                     if topic is not None:
-                        for watcher in stream.watchers_of(topic):
+                        watchers = stream.watchers_of(topic)
+                        self.ctx.work -= len(watchers) >> WATCHERS_SHIFT
+                        for watcher in watchers:
                             watcher.wake()
             stream.seen = end
             if stream.index.last > end:
@@ -557,7 +562,7 @@ class JetStream(JetStreamPort):
         self._publish(effect.to, shown)
 
     def _publish(self, topic: bytes, message: Message) -> None:
-        if of_streams(topic):
+        if of_the_broker(topic):
             return  # groups that read a stream would take it for a message of the stream
         try:
             route = self.router.resolve(topic)

@@ -43,12 +43,15 @@ from starlingmq.wire.reasons import Reason
 FEED_BUDGET: Final = 256  # messages that one feeder gives before others have their turn
 TURN_BUDGET: Final = 4096
 GROUPS_MAX: Final = 1000  # that read one stream
+READS_MAX: Final = 1000  # subscriptions of one session to streams
 AGAIN_SECONDS: Final = 1.0  # after a failed read
 READINGS_PER_UNIT: Final = 32  # of one session that are looked at for the work of one message
 
 UNKNOWN: Final = "there is no stream with one sequence of this name"
 CLUSTERED: Final = "streams with one sequence are not available in a cluster"
 GROUPS_FULL: Final = "too many groups read this stream"
+READS_FULL: Final = "this session reads too many streams, or too many filters of one"
+NO_READING: Final = "the rules do not let this client read the stream (allow: stream)"
 NOT_ALL: Final = "a member of a group or a queue needs the right to subscribe to all that it may be given"
 
 
@@ -121,6 +124,8 @@ class MqttReaders(ReadPort):
         if stream is None:
             return self._no(Reason.TOPIC_FILTER_INVALID, UNKNOWN)
         rights = client.rights
+        if rights is not None and not rights.may_read(parsed.name.encode()):
+            return self._no(Reason.NOT_AUTHORIZED, NO_READING)
         if rights is not None and (group or parsed.queue) and not self._all(rights, parsed, stream):
             return self._no(Reason.NOT_AUTHORIZED, NOT_ALL)
         start = parsed.start
@@ -160,12 +165,14 @@ class MqttReaders(ReadPort):
             if known is None or known.feeder is None:
                 self.ctx.spend(len(self._feeders.get(stream, {})) // READINGS_PER_UNIT)
                 of_groups = [each for each in self._feeders.get(stream, {}) if each.group is not None]
-                if len(of_groups) >= GROUPS_MAX:
+                if len(of_groups) >= GROUPS_MAX and not self._end_lost(of_groups):
                     return self._no(Reason.QUOTA_EXCEEDED, GROUPS_FULL)
             self.router.join(group, subscription)
             self._lead(group, parsed, stream, start)
             return 0
         feeder = self._feeder_of(session, whole)
+        if feeder is None and session.reads is not None and len(session.reads) >= READS_MAX:
+            return self._no(Reason.QUOTA_EXCEEDED, READS_FULL)
         if feeder is None or feeder.stream is not stream:
             feeder = self._new_feeder(stream, parsed, start, _session_fact(session, whole))
             self._keep_position(feeder, session.expiry != 0)
@@ -188,6 +195,8 @@ class MqttReaders(ReadPort):
         parsed = _parsed(whole if share is None else share[1])
         if parsed is None:
             return True  # it gets nothing
+        if not rights.may_read(parsed.name.encode()):
+            return False
         group = b"" if share is None else share[0]
         granted = rights.granted(parsed.wanted(), group)
         stream = self.streams.get(parsed.name)
@@ -282,6 +291,28 @@ class MqttReaders(ReadPort):
             elif feeder.group is not None:
                 self._end_group(feeder.group)
         self._feeders.pop(stream, None)
+
+    def _end_lost(self, feeders: list[Feeder]) -> bool:
+        """Make room for another group: that without members ends which lost its last one first."""
+        lost: Group | None = None
+        for feeder in feeders:
+            group = feeder.group
+            if group is not None and not group.members and (lost is None or group.gone_at < lost.gone_at):
+                lost = group
+        if lost is not None:
+            self._end_group(lost)
+        return lost is not None
+
+    def stream_changed(self, stream: SequencedStream) -> None:
+        """It may have other topics from now on, which not all members of its groups and queues may be given."""
+        sessions: dict[Session, None] = {}
+        for feeder in self._feeders.get(stream, {}):
+            if feeder.group is not None:
+                for member in feeder.group.members:
+                    sessions[member.session] = None
+        self.queues.add_members(stream, sessions)
+        for session in sessions:
+            self.subscribing.revoke(session)
 
     def _end_group(self, group: Group) -> None:
         for member in list(group.members):

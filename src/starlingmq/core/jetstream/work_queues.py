@@ -40,12 +40,13 @@ from starlingmq.core.streams.effects import Deliver
 from starlingmq.core.streams.feeder import Reading, numbered
 from starlingmq.core.streams.pull_requests import PullRequest
 from starlingmq.core.streams.sequenced_stream import SequencedStream
-from starlingmq.core.streams.stream_filters import StreamFilter
+from starlingmq.core.streams.stream_filters import StreamFilter, parse_stream_filter
 from starlingmq.core.subscribe.subscribing import Subscribing
 from starlingmq.wire.primitives import encode_two
 from starlingmq.wire.reasons import MqttError
 
 NAME: Final = "mqtt-queue"  # of the consumer; with a filter, more follows
+QUEUES_MAX: Final = 100  # of one stream
 NAK_SECONDS: Final = 1.0
 ASKED_MAX: Final = 256  # messages that all members together ask for at once
 UNACKNOWLEDGED_MAX: Final = 32  # messages at QoS 0 that a member is given at once
@@ -142,12 +143,13 @@ class WorkQueues:
         if name not in stream.consumers:
             if self.maker is None:
                 return "there are no queues here"
+            if len([each for each in stream.consumers if each.startswith(NAME)]) >= QUEUES_MAX:
+                return "this stream has too many queues: delete consumers whose names begin with mqtt-queue"
             try:
                 self.maker.make_queue(stream, name, filters)
             except ValueError as error:
                 return str(error)
-        policy = cast(BoundConsumer, stream.consumers[name]).consumer.policy
-        if sorted(policy.filters) != filters or policy.ack != ACK_EXPLICIT or policy.deliver_to:
+        if not is_queue(cast(BoundConsumer, stream.consumers[name]), filters):
             return f"consumer {name} of this stream is no queue for this filter"
         self._add(session, whole, subscription, parsed)
         return ""
@@ -199,6 +201,20 @@ class WorkQueues:
             queue = self._queue(reader.stream.name, reader.consumer.name)
             queue.reader = reader
             reader.queue = queue
+
+    def add_members(self, stream: SequencedStream, sessions: dict[Session, None]) -> None:
+        for queue in self._queues.values():
+            if queue.stream == stream.name:
+                sessions.update(dict.fromkeys(queue.members))
+
+    def consumer_changed(self, reader: BoundConsumer) -> None:
+        """Members of a consumer that is no queue for their filter any more are unsubscribed."""
+        queue = cast("WorkQueue | None", reader.queue)
+        if queue is not None:
+            for member in list(queue.members.values()):
+                for whole in list(member.filters):
+                    if not is_queue(reader, queue_filters(parse_stream_filter(whole).filter)):
+                        self.subscribing.unsubscribe(member.session, whole)
 
     def consumer_removed(self, reader: BoundConsumer) -> None:
         queue = cast("WorkQueue | None", reader.queue)
@@ -377,6 +393,11 @@ class WorkQueues:
         except MqttError:
             return 0
         return self.delivery.fan_out(letter, route, None)
+
+
+def is_queue(reader: BoundConsumer, filters: list[bytes]) -> bool:
+    policy = reader.consumer.policy
+    return sorted(policy.filters) == filters and policy.ack == ACK_EXPLICIT and not policy.deliver_to
 
 
 def queue_filters(filter: bytes) -> list[bytes]:

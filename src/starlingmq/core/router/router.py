@@ -21,7 +21,7 @@ from starlingmq.core.router.filter_summary import FilterSummary
 from starlingmq.core.router.stream import Stream
 from starlingmq.core.session.session import Session, Subscription, merge
 from starlingmq.core.topics.filter_tree import FilterTree
-from starlingmq.core.topics.topics import LONG, levels, of_streams, of_the_node, valid_text, valid_topic
+from starlingmq.core.topics.topics import LONG, levels, of_the_broker, of_the_node, valid_text, valid_topic
 from starlingmq.core.turn.base_context import BaseContext
 from starlingmq.core.turn.job import Job
 from starlingmq.wire.characters import HASH, PLUS
@@ -209,7 +209,7 @@ class Router:
             for several in overlapping.values():
                 subscriptions.append(several[0] if len(several) == 1 else merge(several))
         self.ctx.work -= work
-        route = Route(subscriptions, groups, streams, self.version, reserved or of_streams(topic))
+        route = Route(subscriptions, groups, streams, self.version, reserved or of_the_broker(topic))
         route.given_up = gave_up
         self._remember(topic, route)
         return route

@@ -147,9 +147,10 @@ def begin(stream: SequencedStream, selection: TopicSelection, start: Start) -> i
 
 
 def numbered(message: Message, seq: int, now: float, more: bytes = b"") -> Message:
-    """A message of a stream as it goes to MQTT clients: with its sequence, and not stored. ``more`` properties."""
+    """A message of a stream as it goes to MQTT clients: with its sequence, and not stored. ``more`` properties.
+    Those of the broker come before any of the publisher with such names."""
     digits = b"%d" % seq
-    properties = b"%b%b%b%b%b" % (message.properties, OFFSET_NAME, encode_two(len(digits)), digits, more)
+    properties = b"%b%b%b%b%b" % (OFFSET_NAME, encode_two(len(digits)), digits, more, message.properties)
     return Message(
         message.topic, message.payload, message.qos, False, properties, message.expires_at, message.publisher, now
     )

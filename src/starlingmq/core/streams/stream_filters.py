@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.topics.topics import valid_filter
+from starlingmq.core.topics.topics import parse_share, valid_filter
 from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.properties import USER_PROPERTY, Properties
 
@@ -85,6 +85,19 @@ def parse_stream_filter(filter: bytes) -> StreamFilter:
                 f"a subscription begins with earliest, latest, new, offset=N or timestamp=T, not {word[:40]}"
             )
     return StreamFilter(queue, name.decode(), rest, begin)
+
+
+def shown_to_hooks(whole: bytes) -> bytes:
+    """A filter of a SUBSCRIBE as rules see it: without where it begins, and with the topics of the stream."""
+    try:
+        share = parse_share(whole)
+        filter = whole if share is None else share[1]
+        if not filter.startswith(OF_STREAMS):
+            return whole
+        wanted = parse_stream_filter(filter).wanted()
+    except ValueError:
+        return whole  # it is refused
+    return wanted if share is None else b"$share/%b/%b" % (share[0], wanted)
 
 
 def start_of(word: str, value: str) -> Start | None:

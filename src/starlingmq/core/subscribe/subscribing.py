@@ -33,7 +33,7 @@ from starlingmq.core.session.connection import ASKING, WORKING
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
 from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session, Subscription
 from starlingmq.core.streams.read_port import ReadPort
-from starlingmq.core.streams.stream_filters import OF_STREAMS
+from starlingmq.core.streams.stream_filters import OF_STREAMS, shown_to_hooks
 from starlingmq.core.subscribe.retained_replay import RetainedReplays
 from starlingmq.core.subscribe.wanted_filters import OF_LINKS, WantedFilters
 from starlingmq.core.topics.topics import check_filter, levels, of_the_node, parse_share, valid_filter
@@ -262,12 +262,21 @@ class Subscribing:
             return
         if self.ctx.ask_subscribe:
             question = HookQuestion(ASK_SUBSCRIBE, client)
-            question.requests = packet.subscriptions
+            question.requests = [self._as_asked(request) for request in packet.subscriptions]
             self._asked[question] = packet
             self.ctx.ready.questions.append(question)
             self.ctx.halt(client, ASKING)
             return
         self._work(client, SubscribeJob(self, client, session, packet, []), len(packet.subscriptions))
+
+    @staticmethod
+    def _as_asked(request: SubscribeRequest) -> SubscribeRequest:
+        shown = shown_to_hooks(request.filter)
+        if shown == request.filter:
+            return request
+        return SubscribeRequest(
+            shown, request.qos, request.no_local, request.retain_as_published, request.retain_handling
+        )
 
     def answered(self, question: HookQuestion, answer: HookAnswer) -> None:
         client = question.client

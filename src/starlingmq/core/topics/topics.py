@@ -95,8 +95,13 @@ def of_the_node(filter: bytes) -> bool:
 
 
 def of_streams(topic: bytes) -> bool:
-    """Whether clients read streams by filters like this topic: no client publishes to it."""
+    """Whether clients read streams by filters like this topic."""
     return topic.startswith((b"$stream/", b"$queue/"))
+
+
+def of_the_broker(topic: bytes) -> bool:
+    """Whether no client publishes to it: it reads a stream, or has dead letters."""
+    return topic.startswith((b"$stream/", b"$queue/", b"$dead/"))
 
 
 def levels(topic: bytes) -> int:
