@@ -156,3 +156,21 @@ def test_a_reader_in_bulk_passes_over_removed_messages_and_misses_none(tmp_path:
     found = [row for columns in read for row in rows(columns)]
     assert found[0][:2] == (0, b"kv/cold") and found[-1][0] == bucket.stream.index.last - 1
     assert len(found) < 2500
+
+
+def test_a_file_that_loses_its_first_messages_is_not_written_again(tmp_path: Path) -> None:
+    """It goes as a whole soon: that of a stream with a limit of age, or of size."""
+    bucket = Bucket(tmp_path)
+    for number in range(3000):
+        bucket.put(f"{number}")
+    first = bucket.log.journal.segments()[0]
+    for seq in range(1, first.next - 10):
+        bucket.stream.remove(seq)
+    bucket.turn()
+    bucket.tidy()
+    assert bucket.log.journal.segments()[0] == first
+    for seq in range(first.next - 10, first.next + 1):
+        bucket.stream.remove(seq)
+    bucket.turn()
+    bucket.tidy()
+    assert bucket.log.journal.segments()[0].first == first.next

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 import msgspec
 
@@ -153,7 +153,8 @@ class StreamLog:
         return work
 
     def _sparse(self, now: float) -> list[tuple[int, int]]:
-        """First offset, and number of messages, of the files that have at most half of those that they had."""
+        """First offset, and number of messages, of the files that have at most half of those that they had. One that
+        loses its first messages will go as a whole."""
         stream = self.stream
         if not isinstance(stream, SequencedStream) or now < self._sparse_at:
             return []
@@ -164,18 +165,21 @@ class StreamLog:
         found = []
         for file in files:
             live = stream.index.live_between(file.first + 1, file.next)
-            if not file.grows and live * 2 <= self._live[file.first] > 0:
+            goes = file.first + 1 < stream.index.first <= file.next
+            if not file.grows and not goes and live * 2 <= self._live[file.first] > 0:
                 found.append((file.first, live))
         return found
 
     def _thin(self, sparse: list[tuple[int, int]]) -> None:
         """May wait for the disk. Raises OSError."""
         stream = self.stream
-        assert isinstance(stream, SequencedStream) or not sparse
+        if not isinstance(stream, SequencedStream):
+            return
+        index = stream.index
         for first, live in sparse:
             if live == 0:
                 self.journal.drop(first)
-            elif self.journal.thin(first, lambda offset: cast(SequencedStream, stream).index.has(offset + 1)):
+            elif self.journal.thin(first, lambda offset: index.has(offset + 1)):
                 self._live[first] = live
 
     def give_up(self, before: int) -> None:
