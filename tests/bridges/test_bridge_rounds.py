@@ -50,6 +50,15 @@ class Journal:
         ]
 
 
+async def reach(url: str, way: str, journal: Journal) -> None:
+    """Until what is published there comes: a link learns a moment after its readers have subscribed what they want."""
+    probe = f"{way}/probe"
+    async with Client(url, client_id=f"probe-{way}") as client, within(SECONDS):
+        while probe not in journal.came:
+            await client.publish(probe, qos=1)
+            await asyncio.sleep(0.01)
+
+
 async def publish_all(url: str, way: str, number: int, journal: Journal) -> None:
     """Publish a round's messages; the client repeats what is not acknowledged, over restarts of its broker."""
     client = Client(url, client_id=f"publisher-{way}", reconnect=True, **LASTING)  # type: ignore[arg-type]
@@ -144,6 +153,8 @@ async def run_rounds(near: Running, far: Running, line: Line, names: list[str], 
     async with reading(near.url, "$SYS/broker/connection/b/state") as states:
         await states.until(b"1")  # before that the other broker keeps nothing for the bridge
     async with readers(near.url, far.url, journal):
+        await reach(near.url, "out", journal)
+        await reach(far.url, "in", journal)
         for number, name in enumerate(names):
             publishers = [
                 asyncio.ensure_future(publish_all(near.url, "out", number, journal)),
