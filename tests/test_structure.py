@@ -39,7 +39,8 @@ LAYERS: Final = {
         subscribe connect peers nats jetstream conditions reports intake broker
         """,
     "cluster": """
-        etcd links copies membership routes view qos2 groups takeover wills shares retained peers balance cluster_state
+        etcd links copies membership routes view qos2 groups takeover wills shares retained streams peers
+        balance cluster_state
         """,
 }
 """The packages in a part, each of which imports only those before it, and the module that puts them together."""

@@ -44,11 +44,14 @@ PENDING: Final = "etcd has not answered the change before this one yet; look at 
 class SharedValue:
     value: bytes  # the document; b"": there is none
     known: bool  # it has been read
+    reads: int  # that were answered, or failed
 
     def __init__(self, key: bytes) -> None:
         """``key`` must not be a prefix of another key."""
         self.value = b""
         self.known = False
+        self.reads = 0
+        self._begun = 0  # reads that were sent
         self._key = key
         self._revision = 0  # of the last change of the key; 0: it does not exist
         self._seen = 0  # revision up to which the key is known
@@ -65,6 +68,16 @@ class SharedValue:
     def start(self, now: float) -> None:
         self._stale = True
         self.tick(now)
+
+    def read(self, now: float) -> int:
+        """Read it once more. Returns the number of ``reads`` when that is done; 0: etcd is away."""
+        if not self._available:
+            return 0
+        self._stale = True
+        if self._reading:
+            return self._begun + 1  # the one under way may be of before
+        self.tick(now)
+        return self._begun
 
     def propose(self, value: bytes) -> str:
         """Write a value that was made from the present one. Returns why that is refused, or "": then
@@ -98,6 +111,7 @@ class SharedValue:
         """To be called at ``wake_at``."""
         if self._stale and not self._reading and self._available and now >= self._retry.at:
             self._stale = False
+            self._begun += 1
             self._reading = self._send((), (Get(self._key),), ())
 
     def wake_at(self) -> float:
@@ -125,6 +139,7 @@ class SharedValue:
             self._outcome = UNKNOWN if answer.error else DONE if answer.succeeded else OVERTAKEN
         else:
             self._reading = ""
+            self.reads += 1
         if answer.error:
             self._retry.failed(now)
             self._stale = True
