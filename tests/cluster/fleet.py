@@ -37,7 +37,7 @@ class NodeWorld(World):
         self.fleet = fleet
         self.name = name
         config = msgspec.convert({"name": "test"} | fleet.config, ClusterConfig)
-        self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
+        self.cluster = ClusterState(self.state, config, name, f"{name}:1", self.recover(), self.now, "test")
         migrations = self.cluster.takeovers.migrations
         elsewhere = migrations.ports.heard_elsewhere
         migrations.ports.heard_elsewhere = lambda number: elsewhere(number) and not fleet.is_parted(self, number)
@@ -46,6 +46,10 @@ class NodeWorld(World):
         self.news: list[str] = []
         self.on_cluster_ready: Callable[[NodeWorld, ClusterReady], None] = lambda node, ready: None
         self.waits = False  # for another node's turn, which is under way
+
+    def recover(self) -> dict[bytes, bytes]:
+        """The facts that a store has for the parts of the cluster."""
+        return {}
 
     def carry_out(self, ready: Ready) -> None:
         for client in ready.dirty:
@@ -114,6 +118,7 @@ class Fleet:
     nodes, as usual."""
 
     spread = False
+    kind: type[NodeWorld] = NodeWorld
 
     def __init__(
         self, count: int = 2, etcd: EtcdModel | None = None, config: dict[str, Any] | None = None, **settings: Any
@@ -179,7 +184,7 @@ class Fleet:
 
     def begin(self, **settings: Any) -> NodeWorld:
         """Another node starts."""
-        node = NodeWorld(self, f"n{len(self.nodes) + 1}", **settings)
+        node = self.kind(self, f"n{len(self.nodes) + 1}", **settings)
         self.nodes.append(node)
         node.cluster.start(self.now)
         return node
@@ -297,7 +302,7 @@ class Fleet:
 
     def restart(self, place: int, **settings: Any) -> NodeWorld:
         """The node crashes, and starts again with an empty store."""
-        node = self.nodes[place] = NodeWorld(self, self.nodes[place].name, **settings)
+        node = self.nodes[place] = self.kind(self, self.nodes[place].name, **settings)
         node.cluster.start(self.now)
         return node
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.limits.access import Rights
 from starlingmq.core.messages.message import Message
-from starlingmq.core.session.session import Client
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.message_index import MessageIndex, TopicSelection
 from starlingmq.core.streams.policies import StreamPolicy
@@ -98,9 +98,7 @@ class FakeHub:
 
 class FakeRequest(ApiRequest):
     def __init__(self, subject: str, payload: bytes, headers: bytes = b"", rights: Rights | None = None) -> None:
-        client = Client("nats://127.0.0.1:4222", "127.0.0.1:1", NOW)
-        client.rights = rights
-        super().__init__(f"$JS.API.{subject}", payload, headers, b"_INBOX/x", client, NOW)
+        super().__init__(f"$JS.API.{subject}", payload, headers, b"_INBOX/x", Requester(""), rights, NOW)
         self.sent: list[tuple[bytes, bytes]] = []
         self.unheard = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 from tests.auth.test_acl import acl
 from tests.harness import World
@@ -11,6 +12,7 @@ from tests.nats.talk import Msg, NatsPeer, connect
 from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer, StoredConsumer
 from starlingmq.core.jetstream.hub import JetStream
+from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
@@ -63,6 +65,9 @@ class Hub:
 
     def consumer(self, name: str) -> BoundConsumer:
         return self.jetstream.add_consumer(self.stream, name, ConsumerPolicy(), b"{}", self.world.now, b"")
+
+    def requester(self, peer: NatsPeer) -> Requester:
+        return self.jetstream.requester(peer.client, cast(NatsClient, peer.client.protocol_handler))
 
     def client(self, rules: str = "rules: [{allow: all}]") -> NatsPeer:
         peer = connect(self.world)
@@ -134,7 +139,7 @@ def test_a_damaged_message_is_passed_over() -> None:
     hub.begin()
     log.messages[1] = None
     peer = hub.client()
-    hub.jetstream.pull(hub.reader, b"_INBOX/1", PULL, peer.client)
+    hub.jetstream.pull(hub.reader, b"_INBOX/1", PULL, hub.requester(peer))
     hub.world.run()
     assert got(peer) == [b"1", b"3"]
     assert hub.reader.waiting_messages() == 0
@@ -147,8 +152,8 @@ def test_a_log_that_cannot_be_read_is_tried_again_and_other_consumers_go_on() ->
     other = Hub.consumer(hub, "d")
     log.fails = True
     peer = hub.client()
-    hub.jetstream.pull(hub.reader, b"_INBOX/1", PULL, peer.client)
-    hub.jetstream.pull(other, b"_INBOX/2", b'{"batch":1,"no_wait":true}', peer.client)
+    hub.jetstream.pull(hub.reader, b"_INBOX/1", PULL, hub.requester(peer))
+    hub.jetstream.pull(other, b"_INBOX/2", b'{"batch":1,"no_wait":true}', hub.requester(peer))
     hub.world.run()
     assert got(peer) == []
     log.fails = False
@@ -160,7 +165,7 @@ def test_acknowledgements_of_one_turn_are_stored_once_before_they_are_answered()
     hub = Hub(Log(written(*[b"%d" % each for each in range(50)])))
     hub.begin()
     peer = hub.client()
-    hub.jetstream.pull(hub.reader, b"_INBOX/1", b"50", peer.client)
+    hub.jetstream.pull(hub.reader, b"_INBOX/1", b"50", hub.requester(peer))
     hub.world.advance(1.0)
     acks = [each.reply for each in peer.heard() if isinstance(each, Msg)]
     assert len(acks) == 50
@@ -197,7 +202,7 @@ def test_a_consumer_that_may_not_be_idle_at_all_leaves_time_for_others() -> None
     policy = ConsumerPolicy()
     policy.inactive = 1e-9
     reader = hub.jetstream.add_consumer(hub.stream, "d", policy, b"{}", hub.world.now, b"")
-    hub.jetstream.pull(reader, b"_INBOX/1", b'{"batch":1}', peer.client)
+    hub.jetstream.pull(reader, b"_INBOX/1", b'{"batch":1}', hub.requester(peer))
     hub.world.run()
     hub.world.advance(0.3)
     assert not reader.gone
@@ -212,7 +217,7 @@ def test_timers_that_came_too_early_leave_nothing_behind() -> None:
     hub.stream.policy.allow_ttl = True
     peer = hub.client()
     for number in range(200):
-        hub.jetstream.pull(hub.reader, b"_INBOX/1", b'{"batch":1,"expires":100000000}', peer.client)
+        hub.jetstream.pull(hub.reader, b"_INBOX/1", b'{"batch":1,"expires":100000000}', hub.requester(peer))
         peer.hpub("s.a", f"Nats-TTL: 1s\r\nNats-Msg-Id: {number}")
         hub.world.advance(1.5)
     assert hub.stream.index.count == 0
@@ -274,12 +279,10 @@ def test_a_client_remembers_no_consumers_that_have_ended() -> None:
     peer = hub.client()
     for number in range(1000):
         reader = hub.consumer(f"c{number}")
-        hub.jetstream.pull(reader, b"_INBOX/1", b'{"batch":2}', peer.client)
+        hub.jetstream.pull(reader, b"_INBOX/1", b'{"batch":2}', hub.requester(peer))
         hub.world.run()
         hub.jetstream.remove_consumer(reader)
-    nats = peer.client.protocol_handler
-    assert isinstance(nats, NatsClient) and nats.pulls is not None
-    assert len(nats.pulls) <= 512
+    assert len(hub.requester(peer).pulls) <= 512
 
 
 def test_the_files_of_a_stream_go_before_its_facts() -> None:

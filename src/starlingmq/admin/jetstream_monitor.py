@@ -1,6 +1,7 @@
 """JetStream in the monitoring pages of nats-server, in its JSON: that of this broker, which has one account, ``$G``.
 
-A member of a cluster has none, and says so as a server without it does.
+A member of a cluster tells of the streams that it has; one of ``--workers`` has none, and says so as a server without
+JetStream does.
 """
 
 from __future__ import annotations

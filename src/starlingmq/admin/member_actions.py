@@ -98,6 +98,7 @@ def view_shares(state: ClusterState, client: str) -> SharesView:
 LEAVE_SECONDS: Final = 30.0  # for other nodes to acknowledge what is queued for them, and for etcd to confirm
 LINES_SECONDS: Final = 10.0  # for members of shared groups to receive the messages that wait on this node
 REPORT_SECONDS: Final = 0.2
+NAMED: Final = 5  # streams in a line
 TRAFFIC: Final = ("envelopes_out", "envelopes_in", "bytes_out", "bytes_in")
 
 
@@ -300,6 +301,8 @@ class MemberActions:
                 f"no other node has a whole copy of the data of {', '.join(only_here)}, and it would be lost; "
                 "wait until `starlingmq ctl cluster copies` shows another node in step, or leave with --force"
             )
+        if not request.force:
+            self._refuse_home(self.cluster.name, "leave")
         drained = state.drain.active
         await self.drain.begin(for_good=True)
         await self.drain.follow(report)
@@ -339,6 +342,15 @@ class MemberActions:
                 else "this node is still leaving: etcd has not confirmed it"
             )
         return NodeLeft(self.cluster.name)
+
+    def _refuse_home(self, name: str, verb: str) -> None:
+        """A stream of JetStream is at one node. Raises ImpossibleAction."""
+        streams = self.drain.state.streams.at_home(name)
+        if streams:
+            shown = ", ".join(streams[:NAMED]) + (f" and {len(streams) - NAMED} more" if len(streams) > NAMED else "")
+            raise ImpossibleAction(
+                f"{name} has streams of JetStream, which would be lost: {shown}; delete them, or {verb} with --force"
+            )
 
     async def _wait_for_departures(self, report: Report) -> int:
         """Wait until no session is being handed over. Returns how many could not be handed over, because their target
@@ -382,6 +394,8 @@ class MemberActions:
         from starlingmq.admin.copied_nodes import CopiedNode  # late: it loads what only members of a cluster have
 
         cluster, copies, name = self.cluster, self.cluster.copies, request.name
+        if not request.force:
+            self._refuse_home(name, "forget it")
         known = False
         if copies is not None and name != cluster.name:
             known = await CopiedNode(cluster, copies, name, request.force).hand_over(report)
@@ -392,6 +406,8 @@ class MemberActions:
                 raise ImpossibleAction(problem)
         else:
             await cluster.forget_server(name)
+        if why := await cluster.forget_streams(name):
+            raise ImpossibleAction(f"{name} was removed, but not its streams of JetStream: {why}; try again")
         if copies is not None and not await copies.forget(name, LEAVE_SECONDS):
             raise ImpossibleAction(f"{name} was removed, but etcd has not confirmed the end of its copies; try again")
         return NodeForgotten(name)

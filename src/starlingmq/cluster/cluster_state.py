@@ -26,6 +26,7 @@ that of their dependencies:
     retained, wills       send the retained message of a will to etcd before they change the will's key there
     heartbeats            report everything that was decided
     qos2                  asks after sessions were added and removed
+    streams               of JetStream: their requests do not wait for the others
     operator_rpc          comes last: an operator sees the result of this turn
     ====================  ==========================================================================================
 
@@ -80,6 +81,8 @@ from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_requests import WillRequests
+from starlingmq.cluster.streams.cluster_streams import ClusterStreams
+from starlingmq.cluster.streams.stream_frames import TAG as STREAM_TAG
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 from starlingmq.cluster.takeover.takeover import Takeovers, first_number
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
@@ -148,6 +151,7 @@ class ClusterState:
             subsystems,
         )
         broker.peers.control = self._hear
+        self.streams.wake = self._wake
         self._has_events = self._unfinished = True  # an event since the last turn; the last turn left work
         self._has_messages = self._has_claims = False  # since the last turn, of other nodes
         self._has_heard = False  # the same, for a subsystem
@@ -180,6 +184,7 @@ class ClusterState:
         self.qos2 = Qos2Adapter(broker, config, view.is_connected)
         self.shares.on_begin = (self.qos2.remembers_since, self.wills.taken.begin)
         self.operator_rpc = OperatorRpc(view.is_connected)
+        self.streams = ClusterStreams(broker, config.name, self.name, view)
 
     def _make_takeovers(self) -> None:
         broker, config, view = self.broker, self.config, self.view
@@ -245,6 +250,7 @@ class ClusterState:
             self.wills,
             self._heartbeats,
             self.qos2,
+            self.streams,
             self.operator_rpc,
         )
 
@@ -252,6 +258,7 @@ class ClusterState:
 
     def start(self, now: float) -> None:
         self._has_events = True
+        self.streams.start(now)
         self._follower.start(now)
 
     def answered(self, answer: Answer, now: float) -> None:
@@ -291,6 +298,9 @@ class ClusterState:
 
     def _hear(self, number: int, payload: bytes) -> None:
         """Handles a payload that another node sent in order with its messages."""
+        if payload.startswith(STREAM_TAG):
+            self.streams.take(number, payload)
+            return
         self._has_heard = True
         if payload.startswith(RETAINED_TAG):
             self.retained.take(number, payload)
@@ -364,7 +374,12 @@ class ClusterState:
             except Exception:
                 self._has_events = True  # the next turn does the rest
                 raise
+        if self.streams.outbox.waits:
+            self.streams.outbox.flush()
         ctx.peers_full(self._connections.full())
+
+    def _wake(self) -> None:
+        self._has_events = True
 
     def _is_quiet(self, now: float) -> bool:
         """Whether this turn has nothing to do: no event, nothing due, no input from the core. Messages of other nodes

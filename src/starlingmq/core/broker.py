@@ -141,11 +141,12 @@ class BrokerState:
         )
         self.jetstream = JetStream(self.ctx, self.router, self.delivery, self.nats.spellings)
         self.nats.info.jetstream = self.nats.publishing.jetstream = self.nats.jetstream = self.jetstream
-        self._connect_readers()
+        self._connect_streams()
         self.caches = Caches(self.router, self.nats.spellings)
 
-    def _connect_readers(self) -> None:
-        """Let MQTT clients read streams."""
+    def _connect_streams(self) -> None:
+        """Let messages of other nodes reach streams, and MQTT clients read them."""
+        self.publishing.streams = self.jetstream
         reads = self.jetstream.reads = MqttReaders(
             self.ctx,
             self.router,

@@ -27,7 +27,8 @@ from starlingmq.jetstream.api_errors import (
     STREAM_SNAPSHOT,
     ApiError,
 )
-from starlingmq.jetstream.api_requests import Api, ApiRequest, require_reading
+from starlingmq.jetstream.api_requests import Api, ApiRequest
+from starlingmq.jetstream.api_rights import check_rights
 from starlingmq.jetstream.usage import counts, usage
 
 PREFIX: Final = "$JS.API."
@@ -119,13 +120,22 @@ ROUTES: Final[dict[str, ApiRoute]] = {
 }
 UNKNOWN: Final = ApiRoute("system", _refuses(BAD_REQUEST))
 STATUSES: Final = (message_api.direct_get, consumer_api.next_message)  # their answers are messages
-READING: Final = (*STATUSES, message_api.get, consumer_api.create, consumer_api.create_durable)
 CHANGING: Final = (
     *(stream_api.create, stream_api.update, stream_api.delete, stream_api.purge, message_api.delete),
     *(consumer_api.create, consumer_api.create_durable, consumer_api.delete, consumer_api.pause),
 )
 NOT_COUNTED: Final = (*STATUSES, message_api.get)
 """In ``api`` of INFO, as long as they succeed."""
+
+
+ABOUT_STREAMS: Final = frozenset(
+    [
+        route.handler
+        for name, route in ROUTES.items()
+        if name.startswith(("STREAM.", "CONSUMER.", "DIRECT.")) and route.least
+    ]
+)
+"""The name of a stream is the first token after that of the request."""
 
 
 def route_of(tokens: list[str]) -> tuple[ApiRoute, list[str]]:
@@ -146,20 +156,26 @@ def answer(api: Api, request: ApiRequest) -> bytes | None:
     """The JSON that goes to the reply subject; None: the handler has answered with messages, or nothing listens. Raises
     NotAllowedError."""
     route, names = route_of(request.subject.removeprefix(PREFIX).split("."))
-    kind = {"type": f"{TYPE}{route.kind}_response"}
     try:
         if request.headers and message_api.requires_higher_level(request.headers):
             if route.handler in STATUSES:
                 message_api.status(request, "412 Required Api Level")
                 return None
             raise ApiError(REQUIRED_API_LEVEL)
-        if route.handler in READING:
-            require_reading(request, names[0])
+        check_rights(api, route.handler, names, request)
         fields = route.handler(api, names, request)
     except ApiError as error:
-        api.total += 1
-        api.errors += 1
-        return msgspec.json.encode({**kind, "error": error.fields(), **(route.with_error or {})})
+        return refused(api, route, error)
     if route.handler not in NOT_COUNTED:
         api.total += 1
-    return None if fields is None else msgspec.json.encode({**kind, **fields})
+    return None if fields is None else answered(route, fields)
+
+
+def answered(route: ApiRoute, fields: Fields) -> bytes:
+    return msgspec.json.encode({"type": f"{TYPE}{route.kind}_response", **fields})
+
+
+def refused(api: Api, route: ApiRoute, error: ApiError) -> bytes:
+    api.total += 1
+    api.errors += 1
+    return answered(route, {"error": error.fields(), **(route.with_error or {})})

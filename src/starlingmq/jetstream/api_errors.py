@@ -27,6 +27,7 @@ class ApiError(Exception):
 
 
 BAD_REQUEST: Final = ErrorKind(400, 10003, "bad request")
+CLUSTER_NOT_AVAILABLE: Final = ErrorKind(503, 10008, "JetStream system temporarily unavailable")
 CLUSTER_REQUIRED: Final = ErrorKind(503, 10010, "JetStream clustering support required")
 INSUFFICIENT_RESOURCES: Final = ErrorKind(503, 10023, "insufficient resources")
 INVALID_JSON: Final = ErrorKind(400, 10025, "invalid JSON: {}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast
 
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer as Consumer
-from starlingmq.core.limits.access import WHOLE
-from starlingmq.core.session.session import Client
+from starlingmq.core.jetstream.requesters import Requester
+from starlingmq.core.limits.access import Rights
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream
@@ -20,15 +20,10 @@ __all__ = [
     "Consumer",
     "Hub",
     "NotAllowedError",
+    "RequestTaker",
     "SequencedStream",
     "consumers_of",
-    "require_reading",
-    "require_sending",
-    "require_subjects",
 ]
-
-
-INBOX: Final = b"_INBOX"
 
 
 class NotAllowedError(Exception):
@@ -36,60 +31,55 @@ class NotAllowedError(Exception):
 
 
 class ApiRequest:
-    """``subject`` is whole, ``reply`` a topic (b"" without), ``headers`` the block (b"" without). Answers that are
-    messages go through ``send``."""
+    """``subject`` is whole, ``reply`` a topic (b"" without), ``headers`` the block (b"" without). ``rights`` are those
+    of a client of this node, which are looked at before anything is done (api_rights); None: it may do everything, or
+    its own node has looked."""
 
     subject: str
     payload: bytes
     headers: bytes
     reply: bytes
-    client: Client  # to whose connection pull requests belong
+    requester: Requester  # gets answers that are messages, and what it pulls
+    rights: Rights | None
     now: float
+    refuse: Callable[[], None]  # tell a client of this node that the rules do not allow this
 
-    def __init__(self, subject: str, payload: bytes, headers: bytes, reply: bytes, client: Client, now: float) -> None:
+    def __init__(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: bytes,
+        reply: bytes,
+        requester: Requester,
+        rights: Rights | None,
+        now: float,
+    ) -> None:
         self.subject = subject
         self.payload = payload
         self.headers = headers
         self.reply = reply
-        self.client = client
+        self.requester = requester
+        self.rights = rights
         self.now = now
+        self.refuse = lambda: None
 
     def send(self, headers: bytes, payload: bytes) -> None:
         """A message to the reply subject."""
-        raise NotImplementedError
+        self.requester.send(self.reply, headers, payload)
 
     def no_responders(self) -> None:
         """Nothing listens to this subject: the status 503."""
-        raise NotImplementedError
-
-
-def require_reading(request: ApiRequest, stream: str) -> None:
-    """Raise NotAllowedError if the rules do not let the client read this stream (``allow: stream``)."""
-    rights = request.client.rights
-    if rights is not None and not rights.may_read(stream.encode()):
-        raise NotAllowedError
-
-
-def require_subjects(request: ApiRequest, filters: list[bytes]) -> None:
-    """Raise NotAllowedError if the client may not subscribe to all that a stream is to keep: else it would read there
-    what it may not receive."""
-    rights = request.client.rights
-    if rights is not None and not all(rights.extent(filter, b"") == WHOLE for filter in filters):
-        raise NotAllowedError
-
-
-def require_sending(request: ApiRequest, topic: bytes) -> None:
-    """Raise NotAllowedError if a consumer would send where the client may not publish. Inboxes are its own if it may
-    subscribe to them."""
-    rights = request.client.rights
-    if rights is None or rights.may_publish(topic, 0, False):
-        return
-    if not topic.startswith(INBOX) or rights.extent(topic, b"") != WHOLE:
-        raise NotAllowedError
+        self.requester.has_no_responders(self.reply)
 
 
 def consumers_of(stream: SequencedStream) -> dict[str, Consumer]:
     return cast("dict[str, Consumer]", stream.consumers)
+
+
+class RequestTaker(Protocol):
+    """Takes requests of clients of this node in place of the API."""
+
+    def take(self, asked: ApiRequest) -> None: ...
 
 
 class Hub(Protocol):
@@ -104,7 +94,7 @@ class Hub(Protocol):
     ) -> Consumer: ...
     def delete_consumer(self, stream: SequencedStream, name: str) -> None: ...
     def pull(
-        self, stream: SequencedStream, consumer: Consumer, reply: bytes, payload: bytes, client: Client
+        self, stream: SequencedStream, consumer: Consumer, reply: bytes, payload: bytes, requester: Requester
     ) -> None: ...
 
 
@@ -117,8 +107,34 @@ class Api:
         self.unique = unique
         self.advisories = advisories
         self.replicas_max = 1
+        self.place: dict[str, object] = {}  # in infos, of a stream or consumer of a cluster: where it is
         self.total = 0  # requests
         self.errors = 0
+
+    # The streams there are: in a cluster, also those of other nodes (cluster_requests)
+
+    def exists(self, name: str) -> bool:
+        return self.config_of(name) is not None
+
+    def config_of(self, name: str) -> bytes | None:
+        """None: there is no such stream."""
+        stream = self.hub.streams.get(name)
+        return None if stream is None else stream.config
+
+    def stream_names(self) -> Iterable[str]:
+        return self.hub.streams
+
+    def count_streams(self) -> int:
+        return len(self.hub.streams)
+
+    def subjects_of(self, name: str) -> list[bytes]:
+        return self.hub.streams[name].policy.subjects
+
+    def subjects_besides(self, name: str) -> Iterable[list[bytes]]:
+        """Those of each other stream."""
+        return [self.subjects_of(each) for each in self.stream_names() if each != name]
+
+    # Those of this node
 
     def stream(self, name: str) -> SequencedStream:
         stream = self.hub.streams.get(name)

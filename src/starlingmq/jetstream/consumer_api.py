@@ -17,12 +17,11 @@ from starlingmq.jetstream.api_requests import (
     Consumer,
     SequencedStream,
     consumers_of,
-    require_sending,
 )
 from starlingmq.jetstream.consumer_config import ConsumerConfig, ConsumerRequest
 from starlingmq.jetstream.stream_api import COMPARED_MAX, LIST_PAGE, NAMES_PAGE, PageRequest, page_of
 from starlingmq.jetstream.stream_config import stream_config_of
-from starlingmq.jetstream.subjects import any_collide, topic_or_none
+from starlingmq.jetstream.subjects import any_collide
 from starlingmq.jetstream.timestamps import NEVER, SECOND, nanoseconds, time_of, time_text
 
 CONSUMERS_MAX: Final = 10_000  # of all streams
@@ -83,8 +82,6 @@ def _create(api: Api, asked: ConsumerRequest, request: ApiRequest) -> Fields:
     if existing is not None:
         config.pause_until = configs.consumer_config_of(existing.config).pause_until
     configs.check_consumer(config, stream_config_of(stream.config), asked.pedantic)
-    if config.deliver_subject:
-        require_sending(request, topic_or_none(config.deliver_subject) or b"")
     if existing is not None:
         consumer = _change(api, stream, existing, asked)
     elif asked.action == "update":
@@ -168,7 +165,7 @@ def info(api: Api, names: list[str], request: ApiRequest) -> Fields:
 
 def _info(api: Api, stream: SequencedStream, consumer: Consumer, now: float) -> Fields:
     fields = consumer_fields(stream, consumer, now)
-    return {**fields, "config": forms.with_server_version(fields["config"], api.version)}
+    return {**fields, "config": forms.with_server_version(fields["config"], api.version), **api.place}
 
 
 def consumer_fields(stream: SequencedStream, consumer: Consumer, now: float) -> Fields:
@@ -258,4 +255,4 @@ def next_message(api: Api, names: list[str], request: ApiRequest) -> None:
         request.no_responders()
         return
     if request.reply:
-        api.hub.pull(stream, consumer, request.reply, request.payload, request.client)
+        api.hub.pull(stream, consumer, request.reply, request.payload, request.requester)

@@ -9,12 +9,14 @@ import asyncio
 import logging
 import secrets
 import string
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
 
 from starlingmq.core.context.ready import SystemRequest
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer, StoredConsumer
 from starlingmq.core.jetstream.hub import Adviser
-from starlingmq.core.session.session import Client
+from starlingmq.core.jetstream.requesters import Requester
+from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.effects import Advisory
 from starlingmq.core.streams.policies import StreamPolicy
@@ -22,7 +24,7 @@ from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.jetstream.advisories import Advisories
 from starlingmq.jetstream.api import answer, changes
 from starlingmq.jetstream.api_errors import INSUFFICIENT_RESOURCES, STREAM_UPDATE, ApiError
-from starlingmq.jetstream.api_requests import Api, ApiRequest, NotAllowedError
+from starlingmq.jetstream.api_requests import Api, ApiRequest, NotAllowedError, RequestTaker
 from starlingmq.jetstream.consumer_api import create_consumer
 from starlingmq.jetstream.consumer_config import ConsumerConfig, consumer_config_of, consumer_policy
 from starlingmq.jetstream.stream_config import stream_config_of, stream_policy
@@ -46,33 +48,19 @@ def unique_id() -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(ID_LENGTH))
 
 
-class ClientRequest(ApiRequest):
-    """A request of a NATS client of this node."""
-
-    def __init__(self, driver: Driver, request: SystemRequest, now: float) -> None:
-        super().__init__(request.server, request.options, request.headers, request.reply, request.client, now)
-        self._hub = driver.state.jetstream
-        self._client = request.client
-
-    def send(self, headers: bytes, payload: bytes) -> None:
-        self._hub.send(self._client, self.reply, headers, payload)
-
-    def no_responders(self) -> None:
-        self._hub.no_responders(self._client, self.reply)
-
-
 class JetStreamService(Adviser):
     """``streams`` is None without a data directory. The methods of ``api_requests.Hub`` raise ApiError."""
 
-    def __init__(self, driver: Driver, streams: StreamAdmin | None, version: str) -> None:
+    def __init__(self, driver: Driver, streams: StreamAdmin | None, version: str, kind: type[Api] = Api) -> None:
         self._driver = driver
         self._store = streams
         self.hub = driver.state.jetstream
         self.advisories = Advisories(self._publish, self._has_interest, unique_id)
-        self.api = Api(self, version, unique_id, self.advisories)
+        self.api = kind(self, version, unique_id, self.advisories)
+        self.cluster: RequestTaker | None = None  # where requests go first; None: the broker is alone
         self._numbers = 0  # of streams in memory
         self._tasks: set[asyncio.Task[None]] = set()
-        self._deleting: asyncio.Task[None] | None = None  # that the present request has begun
+        self._deleting: asyncio.Future[None] | None = None  # that the present request has begun
 
     def start(self) -> None:
         """Make the streams and consumers of the store work, and begin to answer requests."""
@@ -81,6 +69,7 @@ class JetStreamService(Adviser):
                 settings = stream_policy(stream_config_of(stream.config))
             except ValueError as error:
                 log.error("stream %s takes no messages: its settings cannot be read: %s", stream.name, error)
+                self.hub.leave_aside(stream)
                 continue
             self.hub.begin(stream, settings)
         numbers = {stream.number: stream for stream in self.hub.streams.values()}
@@ -103,24 +92,54 @@ class JetStreamService(Adviser):
         """A request that the core has passed on."""
         now = self._driver.clock()
         self.hub.at(now)
-        asked = ClientRequest(self._driver, request, now)
+        client = request.client
+        requester = self.hub.requester(client, cast(NatsClient, client.protocol_handler))
+        asked = ApiRequest(
+            request.server, request.options, request.headers, request.reply, requester, client.rights, now
+        )
+        asked.refuse = lambda: self._refuse(request)
+        if self.cluster is None:
+            self.answer_here(asked)
+        else:
+            self.cluster.take(asked)
+
+    def answer_here(self, asked: ApiRequest, first: Callable[[Callable[[], None]], None] | None = None) -> None:
+        """``first``: is to be done before it is answered, after a deletion of files, and calls its argument then."""
         try:
             reply = answer(self.api, asked)
         except NotAllowedError:
-            errors = self._driver.state.nats.errors
-            errors.may_not_publish(request.client, request.server.encode(), "not_authorized", detail=NEEDS_RIGHTS)
+            asked.refuse()
             self._driver.request_turn()
             return
         deleting, self._deleting = self._deleting, None
-        if deleting is not None and reply is not None:
-            deleting.add_done_callback(lambda _: self._reply(request, reply))
-        elif reply is not None:
-            self._reply(request, reply)
+        if reply is not None:
+
+            def finish(_: object = None) -> None:
+                if first is None:
+                    self.reply(asked, reply)
+                else:
+                    first(lambda: self.reply(asked, reply))
+
+            if deleting is None:
+                finish()
+            else:
+                deleting.add_done_callback(finish)
         self._driver.request_turn()
 
-    def _reply(self, request: SystemRequest, reply: bytes) -> None:
+    def now(self) -> float:
+        return self._driver.clock()
+
+    def turn(self) -> None:
+        """Let a turn send what was done."""
+        self._driver.request_turn()
+
+    def _refuse(self, request: SystemRequest) -> None:
+        errors = self._driver.state.nats.errors
+        errors.may_not_publish(request.client, request.server.encode(), "not_authorized", detail=NEEDS_RIGHTS)
+
+    def reply(self, request: ApiRequest, reply: bytes) -> None:
         self.hub.at(self._driver.clock())
-        self.hub.answer(request.client, request.reply, reply, changes(request.server))
+        self.hub.answer(request.requester, request.reply, reply, changes(request.subject))
         self._driver.request_turn()
 
     # For the API (api_requests.Hub)
@@ -165,11 +184,40 @@ class JetStreamService(Adviser):
 
     def delete(self, stream: SequencedStream) -> None:
         """The answer follows when its files are deleted, so that its name is free."""
+        self._deleting = self.remove(stream)
+
+    def on_removal(self, remove: Callable[[SequencedStream], None]) -> None:
+        """``remove``: to be called when an operator deletes a stream."""
+        if self._store is not None:
+            self._store.remove_sequenced = remove
+
+    def when_copied(self, then: Callable[[bool], None]) -> None:
+        """Call ``then`` once the nodes that keep copies have all that was done; with False if they may not have it."""
+        if self._store is None or self._store.store.copies is None:
+            then(True)
+            return
+        task = asyncio.ensure_future(self._copied(self._store, then))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _copied(store: StreamAdmin, then: Callable[[bool], None]) -> None:
+        try:
+            await store.store.copied()
+        except OSError:
+            then(False)
+        else:
+            then(True)
+
+    def remove(self, stream: SequencedStream) -> asyncio.Future[None] | None:
+        """Done when its files are deleted. None: it has none."""
         self.hub.remove(stream)
-        if stream.log is not None and self._store is not None:
-            task = self._deleting = asyncio.ensure_future(self._delete_files(self._store, stream.name))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if stream.log is None or self._store is None:
+            return None
+        task = asyncio.ensure_future(self._delete_files(self._store, stream.name))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     @staticmethod
     async def _delete_files(store: StreamAdmin, name: str) -> None:
@@ -209,9 +257,9 @@ class JetStreamService(Adviser):
         self.hub.remove_consumer(reader)
 
     def pull(
-        self, stream: SequencedStream, consumer: BoundConsumer, reply: bytes, payload: bytes, client: Client
+        self, stream: SequencedStream, consumer: BoundConsumer, reply: bytes, payload: bytes, requester: Requester
     ) -> None:
-        self.hub.pull(consumer, reply, payload, client)
+        self.hub.pull(consumer, reply, payload, requester)
 
     # Advisories
 

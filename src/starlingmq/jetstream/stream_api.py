@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from starlingmq.core.streams.message_index import TopicSelection
+from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.jetstream import api_errors as e
 from starlingmq.jetstream import json_forms as forms
 from starlingmq.jetstream import stream_config as configs
 from starlingmq.jetstream.api_errors import ApiError
-from starlingmq.jetstream.api_requests import Api, ApiRequest, SequencedStream, consumers_of, require_subjects
+from starlingmq.jetstream.api_requests import Api, ApiRequest, SequencedStream, consumers_of
 from starlingmq.jetstream.consumer_config import consumer_config_of
 from starlingmq.jetstream.json_forms import Natural
 from starlingmq.jetstream.stream_config import SequencedStreamConfig, StreamRequest, invalid, stored_stream
@@ -27,6 +28,14 @@ SUBJECTS_PAGE: Final = 100_000
 DELETED_MAX: Final = 100_000  # sequences in ``deleted``; nats-server has no such limit
 
 Fields = dict[str, Any]
+
+
+class Checked(NamedTuple):
+    """A request that may be carried out; ``policy`` None: the stream exists like this."""
+
+    name: str
+    policy: StreamPolicy | None
+    stored: bytes
 
 
 class PageRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,7 +63,8 @@ def page_of(items: list[Any], offset: int, size: int) -> tuple[list[Any], Fields
     return items[at : at + size], {"total": len(items), "offset": at, "limit": size}
 
 
-def create(api: Api, names: list[str], request: ApiRequest) -> Fields:
+def checked_creation(api: Api, names: list[str], request: ApiRequest) -> Checked:
+    """The settings of a stream that may be made. Raises ApiError."""
     config = forms.parsed(request.payload, StreamRequest)
     if config.name != names[0]:
         raise ApiError(e.STREAM_MISMATCH)
@@ -67,21 +77,29 @@ def create(api: Api, names: list[str], request: ApiRequest) -> Fields:
     configs.check_stream(config)
     _check_replicas(api, config)
     stored = stored_stream(config)
-    stream = api.hub.streams.get(config.name)
+    known = api.config_of(config.name)
+    if known is not None:
+        if known != stored:
+            raise ApiError(e.STREAM_NAME_EXISTS)
+        return Checked(config.name, None, stored)
+    if api.count_streams() >= STREAMS_MAX:
+        raise ApiError(e.MAXIMUM_STREAMS)
+    policy = configs.stream_policy(config)
+    _check_overlap(policy.subjects, api.subjects_besides(config.name))
+    return Checked(config.name, policy, stored)
+
+
+def create(api: Api, names: list[str], request: ApiRequest) -> Fields:
+    checked = checked_creation(api, names, request)
+    stream = api.hub.streams.get(checked.name)
     if stream is None:
-        if len(api.hub.streams) >= STREAMS_MAX:
-            raise ApiError(e.MAXIMUM_STREAMS)
-        policy = configs.stream_policy(config)
-        require_subjects(request, policy.subjects)
-        _check_overlap(policy.subjects, api.hub.streams.values())
-        stream = api.hub.create(config.name, policy, stored)
+        policy = checked.policy or configs.stream_policy(configs.stream_config_of(checked.stored))
+        stream = api.hub.create(checked.name, policy, checked.stored)
         api.advisories.tell("STREAM.CREATED", request.now, stream.name)
-    elif stream.config != stored:
-        raise ApiError(e.STREAM_NAME_EXISTS)
     return {**_info(api, stream, request.now), "did_create": True}
 
 
-def update(api: Api, names: list[str], request: ApiRequest) -> Fields:
+def checked_update(api: Api, names: list[str], request: ApiRequest) -> Checked:
     config = forms.parsed(request.payload, StreamRequest)
     configs.check_stream(config)
     if config.name != names[0]:
@@ -92,9 +110,15 @@ def update(api: Api, names: list[str], request: ApiRequest) -> Fields:
     configs.check_stream_update(old, config)
     _check_consumers(stream, old, config)
     policy = configs.stream_policy(config)
-    require_subjects(request, policy.subjects)
-    _check_overlap(policy.subjects, [each for each in api.hub.streams.values() if each is not stream])
-    api.hub.change(stream, policy, stored_stream(config))
+    _check_overlap(policy.subjects, api.subjects_besides(config.name))
+    return Checked(config.name, policy, stored_stream(config))
+
+
+def update(api: Api, names: list[str], request: ApiRequest) -> Fields:
+    checked = checked_update(api, names, request)
+    stream = api.stream(checked.name)
+    assert checked.policy is not None
+    api.hub.change(stream, checked.policy, checked.stored)
     api.advisories.tell("STREAM.UPDATED", request.now, stream.name)
     return _info(api, stream, request.now)
 
@@ -104,13 +128,13 @@ def _check_replicas(api: Api, config: SequencedStreamConfig) -> None:
         raise ApiError(e.STREAM_REPLICAS)
 
 
-def _check_overlap(filters: list[bytes], streams: Iterable[SequencedStream]) -> None:
+def _check_overlap(filters: list[bytes], others: Iterable[list[bytes]]) -> None:
     left = COMPARED_MAX
-    for stream in streams:
-        left -= len(filters) * len(stream.policy.subjects)
+    for subjects in others:
+        left -= len(filters) * len(subjects)
         if left < 0:
             raise ApiError(e.INSUFFICIENT_RESOURCES)
-        if any_collide(filters, stream.policy.subjects):
+        if any_collide(filters, subjects):
             raise ApiError(e.STREAM_OVERLAP)
 
 
@@ -149,7 +173,7 @@ def info(api: Api, names: list[str], request: ApiRequest) -> Fields:
 
 def _info(api: Api, stream: SequencedStream, now: float) -> Fields:
     fields = stream_fields(stream, now)
-    return {**fields, "config": forms.with_server_version(fields["config"], api.version)}
+    return {**fields, "config": forms.with_server_version(fields["config"], api.version), **api.place}
 
 
 def stream_fields(stream: SequencedStream, now: float) -> Fields:
@@ -173,27 +197,36 @@ def stream_fields(stream: SequencedStream, now: float) -> Fields:
     }
 
 
-def _chosen(api: Api, asked: StreamsRequest) -> list[str]:
+def chosen(api: Api, asked: StreamsRequest) -> list[str]:
     """The names of the streams that have a subject in common with what was asked for."""
-    streams = api.hub.streams
     if not asked.subject:
-        return sorted(streams)
+        return sorted(api.stream_names())
     filter = filter_or_none(asked.subject)
     if filter is None:
         return []
-    return sorted(name for name, stream in streams.items() if any_collide((filter,), stream.policy.subjects))
+    return sorted(name for name in api.stream_names() if any_collide((filter,), api.subjects_of(name)))
+
+
+def infos_page(api: Api, request: ApiRequest) -> tuple[list[str], Fields]:
+    """The names of the streams on a page, and the fields that say which one it is."""
+    asked = forms.optional(request.payload, StreamsRequest)
+    return page_of(chosen(api, asked), asked.offset, LIST_PAGE)
+
+
+def listed(api: Api, names: Iterable[str], now: float) -> list[Fields]:
+    """The infos of those that are here."""
+    streams = api.hub.streams
+    return [{**stream_fields(streams[name], now), **api.place} for name in names if name in streams]
 
 
 def infos(api: Api, names: list[str], request: ApiRequest) -> Fields:
-    asked = forms.optional(request.payload, StreamsRequest)
-    found, page = page_of(_chosen(api, asked), asked.offset, LIST_PAGE)
-    streams = api.hub.streams
-    return {**page, "streams": [stream_fields(streams[name], request.now) for name in found]}
+    found, page = infos_page(api, request)
+    return {**page, "streams": listed(api, found, request.now)}
 
 
 def names(api: Api, names: list[str], request: ApiRequest) -> Fields:
     asked = forms.optional(request.payload, StreamsRequest)
-    found, page = page_of(_chosen(api, asked), asked.offset, NAMES_PAGE)
+    found, page = page_of(chosen(api, asked), asked.offset, NAMES_PAGE)
     return {**page, "streams": found or None}
 
 

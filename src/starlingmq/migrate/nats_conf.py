@@ -76,10 +76,7 @@ NOT_NEEDED: Final = {
     "server_tags": "node.name and node.zone name a node",
     "write_deadline": "limits.queue_bytes bounds what waits for a slow client",
 }  # fmt: skip
-_JETSTREAM: Final = (
-    "a broker alone has JetStream in its data directory (docs/NATS.md), and streams have to be created there again; a "
-    "cluster does not have it yet"
-)
+_JETSTREAM: Final = "JetStream needs no settings here, and streams have to be created again (docs/NATS.md)"
 _OPERATOR: Final = "there are no accounts and JWTs of operators: list users in authorization, and migrate again"
 _ACCOUNTS: Final = (
     "accounts are not kept apart here: run a broker for each; or move the users into authorization with permissions "

@@ -243,7 +243,7 @@ class Broker:
                 self._driver, self.config.node.name, self._access, self._readable_nodes, self._cluster, listener_set
             )
             admin = self._admin = self._open_admin(self._driver, actions)
-            open_jetstream(self._driver, actions.streams, self._cluster is None)
+            open_jetstream(self._driver, actions.streams, None if self._cluster is None else self._cluster.state)
             self._control = await actions.open_control(admin.actions)
             if http:
                 await self._open_http(admin)

@@ -1,4 +1,4 @@
-"""JetStream of a broker alone: what it needs is loaded with the first stream, or for the first request."""
+"""JetStream of a broker: what it needs is loaded with the first stream, or for the first request."""
 
 from __future__ import annotations
 
@@ -13,26 +13,64 @@ from starlingmq.net.driver import Driver
 log = logging.getLogger("starlingmq")
 
 if TYPE_CHECKING:
+    from starlingmq.cluster.cluster_state import ClusterState
+    from starlingmq.cluster.streams.far_requester import FarRequester
+    from starlingmq.cluster.streams.stream_frames import ApiCall
+    from starlingmq.jetstream.cluster_requests import ClusterRequests
     from starlingmq.jetstream.jetstream_service import JetStreamService
     from starlingmq.storage.streams.stream_admin import StreamAdmin
 
 
 class LazyService:
-    """``others`` takes the requests that are not for JetStream."""
+    """``others`` takes the requests that are not for JetStream. ``cluster``: that of the node; None: it is alone."""
 
-    def __init__(self, driver: Driver, streams: StreamAdmin | None) -> None:
+    def __init__(self, driver: Driver, streams: StreamAdmin | None, cluster: ClusterState | None) -> None:
+        self._cluster = cluster
         self._driver = driver
         self._streams = streams
         self._others = driver.on_request
         self._service: JetStreamService | None = None
+        self._requests: ClusterRequests | None = None
 
     def load(self) -> JetStreamService:
         if self._service is None:
+            from starlingmq.jetstream.api_requests import Api
             from starlingmq.jetstream.jetstream_service import JetStreamService
 
-            self._service = JetStreamService(self._driver, self._streams, __version__)
-            self._service.start()
+            kind = Api
+            if self._cluster is not None:
+                from starlingmq.jetstream.cluster_requests import ClusterApi
+
+                kind = ClusterApi
+            self._service = JetStreamService(self._driver, self._streams, __version__, kind)
+            if self._cluster is None:
+                self._service.start()
+            else:
+                self._begin(self._service, self._cluster)
         return self._service
+
+    def _begin(self, service: JetStreamService, cluster: ClusterState) -> None:
+        from starlingmq.jetstream.cluster_requests import ClusterRequests
+
+        settings = cluster.config
+        self._requests = service.cluster = ClusterRequests(service, cluster.streams, settings.name, settings.copies)
+        service.start()
+        self._requests.follow()
+
+    def follow(self) -> None:
+        """The registry of streams has changed."""
+        assert self._cluster is not None
+        streams = self._cluster.streams
+        if self._requests is not None:
+            self._requests.follow()
+        elif any(entry.home == streams.name for entry in streams.registry.entries.values()):
+            self.load()
+
+    def called(self, requester: FarRequester, call: ApiCall) -> None:
+        """By a client of another node."""
+        self.load()
+        assert self._requests is not None
+        self._requests.called(requester, call, self._driver.clock())
 
     def take(self, request: SystemRequest) -> None:
         if request.kind == REQUEST:
@@ -41,15 +79,20 @@ class LazyService:
             self._others(request)
 
 
-def open_jetstream(driver: Driver, streams: StreamAdmin | None, alone: bool) -> None:
-    """``alone``: the broker is no member of a cluster."""
-    if not alone:
-        if driver.state.jetstream.streams:
-            names = ", ".join(driver.state.jetstream.streams)
-            log.warning("streams of JetStream get no messages, and are not read, in a cluster: %s", names)
+def open_jetstream(driver: Driver, streams: StreamAdmin | None, cluster: ClusterState | None) -> None:
+    """``cluster``: before the node joins it; None: the broker is no member of one. Workers of one machine have no
+    JetStream: a stream would be gone with the worker that has it when there are fewer of them."""
+    jetstream = driver.state.jetstream
+    if cluster is not None and cluster.config.one_machine:
+        if jetstream.streams:
+            log.warning("streams of JetStream get no messages with --workers: %s", ", ".join(jetstream.streams))
         return
-    service = LazyService(driver, streams)
+    service = LazyService(driver, streams, cluster)
     driver.on_request = service.take
-    if driver.state.jetstream.streams:
+    if cluster is not None:
+        cluster.streams.on_call = service.called
+        cluster.streams.on_change = service.follow
+        cluster.streams.open()
+    if jetstream.streams:
         service.load()
-    driver.state.jetstream.enabled = True
+    jetstream.enabled = True

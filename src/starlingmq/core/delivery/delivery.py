@@ -246,15 +246,15 @@ class Delivery:
         message.origin = ctx.node
         self._pass_to_node(session, Outgoing(message, message.qos, message.retain, key, None), stored, None)
 
-    def send_to_node(self, session: Session, payload: bytes) -> None:
+    def send_to_node(self, session: Session, payload: bytes, qos: int = 1) -> None:
         """A message for the node itself (see cluster.takeover.takeover), in order with its other messages, and as
-        reliable."""
+        reliable. At ``qos`` 0 it is lost with the connection, and while there is none."""
         ctx = self.ctx
         ctx.sequence += 1
-        message = Message(b"$node", payload, 1, False, b"", 0.0, "", ctx.now)
+        message = Message(b"$node", payload, qos, False, b"", 0.0, "", ctx.now)
         message.sequence = ctx.sequence
         message.origin = ctx.node
-        self._pass_to_node(session, Outgoing(message, 1, False, FOR_THE_NODE, None), True, None)
+        self._pass_to_node(session, Outgoing(message, qos, False, FOR_THE_NODE, None), qos != 0, None)
 
     def _pass_to_node(self, session: Session, outgoing: Outgoing, durable: bool, publisher: Session | None) -> None:
         ctx = self.ctx

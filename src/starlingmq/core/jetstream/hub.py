@@ -28,20 +28,23 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import SystemRequest
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer
+from starlingmq.core.jetstream.far_streams import FarStreams, is_wanted_elsewhere
 from starlingmq.core.jetstream.nats_replies import NatsReplies
+from starlingmq.core.jetstream.requesters import NatsRequester, Requester
 from starlingmq.core.jetstream.stream_readers import MqttReaders
 from starlingmq.core.jetstream.stream_source import StreamSource
 from starlingmq.core.jetstream.work_queues import QueueMaker, QueueMember
+from starlingmq.core.limits.access import Rights
 from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.jetstream_port import JetStreamPort
 from starlingmq.core.nats.nats_client import NatsClient
-from starlingmq.core.nats.no_responders import send_no_responders
+from starlingmq.core.nats.nats_publishing import REPLY_PROPERTY
 from starlingmq.core.nats.subject_cache import SubjectCache
 from starlingmq.core.router.router import Router
 from starlingmq.core.router.stream import Stream
 from starlingmq.core.session.connection import CLOSED
-from starlingmq.core.session.session import Client
-from starlingmq.core.streams.acknowledgements import NEXT, ack_subject, kind_of
+from starlingmq.core.session.session import NATS_PREFIX, Client, Session, Subscription
+from starlingmq.core.streams.acknowledgements import NEXT, AckSubject, ack_subject, kind_of
 from starlingmq.core.streams.consumer import JetStreamConsumer
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.effects import DELETED, MAX_DELIVERIES, Advisory, Deliver, StatusMessage
@@ -56,6 +59,7 @@ from starlingmq.core.streams.sequenced_stream import (
 )
 from starlingmq.core.topics.topics import of_the_broker
 from starlingmq.core.turn.timers import sooner
+from starlingmq.wire.nats_headers import response_topic
 from starlingmq.wire.reasons import MqttError
 
 REQUEST: Final = "JETSTREAM"  # the kind of a SystemRequest
@@ -65,7 +69,6 @@ CONSUMER_FACT: Final = b"js/c/"  # number of the stream, and name: settings and 
 STORE_SECONDS: Final = 0.2
 RESTS_SHIFT: Final = 13  # a state with 8,192 pending messages rests for another ``STORE_SECONDS``
 AGAIN_SECONDS: Final = 1.0  # between two attempts to read messages from a log that fails
-PULLS_LOOKED_AT: Final = 64  # consumers of a client, when those that have ended are removed: also at each power of two
 WATCHERS_SHIFT: Final = 4  # consumers and readers that are woken for the work of one message
 STALE_MIN: Final = 64  # entries of a heap that are tolerated without a use
 FILL_BUDGET: Final = 256  # messages that a consumer delivers before others have their turn
@@ -99,6 +102,8 @@ class JetStream(JetStreamPort):
     stored_consumers: dict[bytes, bytes]  # facts that a store had, until the service makes consumers of them
     lost_facts: list[bytes]
     adviser: Adviser | None
+    far: FarStreams | None  # those of other nodes; None: there are no other nodes
+    _aside: dict[SequencedStream, bool]  # streams that get no messages; whether they may get some again
     _noticed: list[SequencedStream]  # streams with news
     _active: dict[BoundConsumer, None]  # consumers that may have something to do
     _timers: list[tuple[float, int, BoundConsumer]]  # a heap
@@ -124,6 +129,8 @@ class JetStream(JetStreamPort):
         self.stored_consumers = {}
         self.lost_facts = []
         self.adviser = None
+        self.far = None
+        self._aside = {}
         self._noticed = []
         self._active = {}
         self._timers = []
@@ -161,7 +168,7 @@ class JetStream(JetStreamPort):
     def add(self, stream: SequencedStream) -> None:
         """A new stream: from now on it gets messages."""
         self._know(stream)
-        self.router.add_stream(stream)
+        self._subscribe(stream)
 
     def _know(self, stream: SequencedStream) -> None:
         self.streams[stream.name] = stream
@@ -171,13 +178,13 @@ class JetStream(JetStreamPort):
     def begin(self, stream: SequencedStream, policy: StreamPolicy) -> None:
         """A restored stream gets messages from now on."""
         stream.apply(policy, stream.config)
-        self.router.add_stream(stream)
+        self._subscribe(stream)
         self._look_at_end(stream)
 
     def change(self, stream: SequencedStream, policy: StreamPolicy, config: bytes) -> None:
-        self.router.remove_stream(stream)
+        self._unsubscribe(stream)
         stream.apply(policy, config)
-        self.router.add_stream(stream)
+        self._subscribe(stream)
         for reader in stream.consumers.values():
             cast(BoundConsumer, reader).consumer.reports_done = policy.retention != LIMITS
         self._look_at_end(stream)
@@ -191,8 +198,44 @@ class JetStream(JetStreamPort):
         self.reads.stream_removed(stream)
         for reader in list(stream.consumers.values()):
             self.remove_consumer(cast(BoundConsumer, reader))
-        self.router.remove_stream(stream)
+        self._unsubscribe(stream)
         del self.streams[stream.name]
+
+    def _subscribe(self, stream: SequencedStream) -> None:
+        """To the messages of this node, and of other nodes, which keep them while this one is away."""
+        self.router.add_stream(stream)
+        interest = self.ctx.cluster.interest
+        if interest is not None and self.far is not None:
+            for subscription in _wanted_elsewhere(stream):
+                interest.add(subscription.filter, stream, subscription)
+
+    def set_aside(self, stream: SequencedStream) -> None:
+        """It gets no messages: its subjects, or its name, are those of a stream of another node."""
+        self._unsubscribe(stream)
+        self._aside[stream] = True
+
+    def is_aside(self, stream: SequencedStream) -> bool:
+        return stream in self._aside
+
+    def take_back(self, stream: SequencedStream) -> None:
+        """It gets messages again."""
+        if self._aside.get(stream, False):
+            del self._aside[stream]
+            self._subscribe(stream)
+
+    def leave_aside(self, stream: SequencedStream) -> None:
+        """A restored stream gets no messages until it is changed."""
+        self._aside[stream] = False
+
+    def _unsubscribe(self, stream: SequencedStream) -> None:
+        if stream in self._aside:
+            del self._aside[stream]
+            return
+        self.router.remove_stream(stream)
+        interest = self.ctx.cluster.interest
+        if interest is not None and self.far is not None:
+            for subscription in _wanted_elsewhere(stream):
+                interest.remove(subscription.filter, stream, subscription)
 
     # Consumers
 
@@ -201,10 +244,11 @@ class JetStream(JetStreamPort):
     ) -> BoundConsumer:
         """``state``: of a consumer that a store had; b"": it is new. Raises ValueError for a state that makes no
         sense."""
-        source = StreamSource(stream, self.replies)
+        source = StreamSource(stream, self.router)
         consumer = JetStreamConsumer(stream.name, name, policy, source)
         consumer.reports_done = stream.policy.retention != LIMITS
         if state:
+            source.last = stream.index.last  # also what other nodes do not have yet, which keep copies of this one
             consumer.restore(state, self.ctx.now)
         else:
             consumer.begin(self.ctx.now)
@@ -284,34 +328,41 @@ class JetStream(JetStreamPort):
         self.ctx.ready.requests.append(request)
         return True
 
-    def answer(self, client: Client, reply: bytes, payload: bytes, stored: bool) -> None:
+    def answer(self, requester: Requester, reply: bytes, payload: bytes, stored: bool) -> None:
         """The answer of the service, which comes after the turn: it is sent with the next one's; ``stored``: once that
         is stored."""
-        if client.state != CLOSED and reply:
-            self.replies.answer(client, cast(NatsClient, client.protocol_handler), reply, payload, stored)
+        if reply and not requester.is_gone():
+            requester.answer(reply, payload, stored)
 
-    def send(self, client: Client, reply: bytes, headers: bytes, payload: bytes) -> None:
-        """An answer that is a message."""
-        if client.state != CLOSED and reply:
-            self.replies.send(client, cast(NatsClient, client.protocol_handler), reply, headers, payload)
-
-    def no_responders(self, client: Client, reply: bytes) -> None:
-        """Nothing listens to the subject of a request."""
-        if client.state != CLOSED and cast(NatsClient, client.protocol_handler).no_responders:
-            send_no_responders(self.ctx, self.router, client, reply)
+    def requester(self, client: Client, nats: NatsClient) -> Requester:
+        """The connection of a client of this node."""
+        if nats.requester is not None:
+            return cast(Requester, nats.requester)
+        requester = NatsRequester(self.ctx, self.replies, client, nats)
+        if client.state != CLOSED:
+            nats.requester = requester
+        return requester
 
     def published(self, client: Client, nats: NatsClient, stream: Stream, reply: bytes) -> None:
         sequenced = cast(SequencedStream, stream)
-        if sequenced.policy.no_ack:
+        if not sequenced.policy.no_ack:
+            self.replies.answer(client, nats, reply, _outcome(sequenced), _is_stored(sequenced))
+
+    def arrived(self, message: Message, stream: Stream, source: Session, alone: bool) -> None:
+        """A message from another node, for a stream of this one. ``alone``: it has no other receiver here."""
+        sequenced = cast(SequencedStream, stream)
+        if not self.enabled:
             return
-        if sequenced.outcome == REFUSED:
-            refusal = sequenced.refusal
-            assert refusal is not None
-            self.replies.answer(client, nats, reply, _refused(sequenced.name, refusal), False)
-            return
-        text = b'{"stream":%b,"seq":%d' % (json.encode(sequenced.name), sequenced.answer)
-        text += b',"duplicate":true}' if sequenced.outcome == DUPLICATE else b"}"
-        self.replies.answer(client, nats, reply, text, sequenced.log is not None)
+        reply = b""
+        if message.publisher.startswith(NATS_PREFIX) and message.properties:
+            reply = response_topic(message.properties)
+        if reply and alone:
+            message.properties = message.properties[REPLY_PROPERTY + len(reply) :]
+            message.octets -= REPLY_PROPERTY + len(reply)
+        message.published_at = max(message.published_at, sequenced.last_time)  # of the clock of another node
+        sequenced.take(self.ctx, message)
+        if reply and self.far is not None and not sequenced.policy.no_ack:
+            self.far.answer(source.node, message.publisher, reply, _outcome(sequenced))
 
     def turned_down(self, client: Client, nats: NatsClient, stream: Stream, reply: bytes, why: str) -> None:
         self.replies.answer(
@@ -319,6 +370,15 @@ class JetStream(JetStreamPort):
         )
 
     def acknowledge(self, client: Client, nats: NatsClient, subject: bytes, payload: bytes, reply: bytes) -> bool:
+        if client.rights is not None and kind_of(payload) == NEXT and not _may_ask(client.rights, subject):
+            payload = b""
+        requester = self.requester(client, nats)
+        if self.acknowledge_for(requester, subject, payload, reply):
+            return True
+        return self.far is not None and self.far.acknowledge(requester, subject, payload, reply)
+
+    def acknowledge_for(self, requester: Requester, subject: bytes, payload: bytes, reply: bytes) -> bool:
+        """Whether it is for a stream here."""
         if subject.startswith(FLOW):
             return self._flow(subject)
         found = ack_subject(subject)
@@ -327,21 +387,23 @@ class JetStream(JetStreamPort):
         reader = self._by_name.get(found.name)
         if reader is None:
             return found.name.partition(b".")[0].decode(errors="replace") in self.streams
+        self._acknowledged(reader, found, payload, reply, requester)
+        return True
+
+    def _acknowledged(
+        self, reader: BoundConsumer, found: AckSubject, payload: bytes, reply: bytes, requester: Requester
+    ) -> None:
         consumer = reader.consumer
-        rights = client.rights
-        if rights is not None and not rights.may_read(reader.stream.name.encode()) and kind_of(payload) == NEXT:
-            payload = b""  # it asks for a message, too
         answered = consumer.acknowledge(
-            found.sequence, found.number, found.deliveries, payload, reply, client, self.ctx.now
+            found.sequence, found.number, found.deliveries, payload, reply, requester, self.ctx.now
         )
         self._active[reader] = None
         if consumer.requests.count != 0:
-            _note_pull(nats, reader)
+            requester.waits_for(consumer)
         if answered and reply:
             if consumer.changed or reader in self._unsaved:
                 self._awaited[reader] = None
-            self.replies.answer(client, nats, reply, b"", True)
-        return True
+            requester.answer(reply, b"", True)
 
     def _flow(self, subject: bytes) -> bool:
         """The answer to a flow control request: $JS.FC.STREAM.CONSUMER.token."""
@@ -352,23 +414,24 @@ class JetStream(JetStreamPort):
             self._active[reader] = None
         return reader is not None
 
-    def pull(self, reader: BoundConsumer, reply: bytes, payload: bytes, client: Client) -> None:
+    def pull(self, reader: BoundConsumer, reply: bytes, payload: bytes, requester: Requester) -> None:
         """The payload is that of the request. It is served in the turn that follows."""
-        if client.state == CLOSED:
+        if requester.is_gone():
             return
         reader.source.look()
-        reader.consumer.request(reply, payload, client, self.ctx.now)
+        reader.consumer.request(reply, payload, requester, self.ctx.now)
         if reader.consumer.requests.count != 0:
-            _note_pull(cast(NatsClient, client.protocol_handler), reader)
+            requester.waits_for(reader.consumer)
         self._active[reader] = None
 
     def gone(self, client: Client) -> None:
         nats = cast(NatsClient, client.protocol_handler)
-        if nats.pulls is not None:
-            for reader in nats.pulls:
-                if isinstance(reader, BoundConsumer) and not reader.gone:
-                    reader.consumer.gone(client)
-            nats.pulls = None
+        if nats.requester is not None:
+            requester = cast(Requester, nats.requester)
+            requester.leave()
+            nats.requester = None
+            if self.far is not None and len(requester.homes) != 0:
+                self.far.gone(requester)
 
     # Turns
 
@@ -408,10 +471,7 @@ class JetStream(JetStreamPort):
         if self._active:
             self._fill()
         if self._awaited:
-            for reader in self._awaited:
-                if not reader.gone:
-                    self._save(reader)
-            self._awaited = {}
+            self.save_awaited()
         self.reads.turn()
         if self._save_at != 0.0 and now >= self._save_at:
             self._store_all(now)
@@ -535,31 +595,36 @@ class JetStream(JetStreamPort):
                     self.adviser.advise(reader, effect)
 
     def _deliver(self, effect: Deliver) -> None:
-        client = effect.requester
-        reply = effect.reply
-        if isinstance(client, QueueMember):
-            self.reads.queues.deliver(client, effect)
+        requester = effect.requester
+        if isinstance(requester, Requester):
+            requester.give(effect.to, effect.message, effect.reply)
             return
-        if isinstance(client, Client):
-            nats = cast(NatsClient, client.protocol_handler)
-            sub = self.replies.listener(client, nats, effect.to)
-            if sub is not None:
-                self.replies.give(client, nats, sub, effect.message, reply)
+        if isinstance(requester, QueueMember):
+            self.reads.queues.deliver(requester, effect)
             return
-        self._publish(effect.to, self.replies.shaped(effect.to, effect.message, reply))
+        self._show(effect.to, self.replies.shaped(effect.to, effect.message, effect.reply))
 
     def _tell(self, effect: StatusMessage) -> None:
-        client = effect.requester
-        if isinstance(client, QueueMember):
+        requester = effect.requester
+        if isinstance(requester, Requester):
+            requester.tell(effect.to, effect.block, effect.reply)
             return
-        shown = self.replies.shaped_status(effect.to, effect.block, effect.reply)
-        if isinstance(client, Client):
-            nats = cast(NatsClient, client.protocol_handler)
-            sub = self.replies.listener(client, nats, effect.to)
-            if sub is not None:
-                nats.deliver(client, shown, sub, None)
+        if isinstance(requester, QueueMember):
             return
-        self._publish(effect.to, shown)
+        self._show(effect.to, self.replies.shaped_status(effect.to, effect.block, effect.reply))
+
+    def _show(self, topic: bytes, message: Message) -> None:
+        """To the subscribers of a push consumer. NATS clients see another subject than the topic."""
+        if of_the_broker(topic):
+            return
+        try:
+            route = self.router.resolve(topic)
+        except MqttError:
+            return
+        if self.far is not None and is_wanted_elsewhere(route):
+            self.far.show(message, route)
+        else:
+            self.delivery.fan_out(message, route, None)
 
     def _publish(self, topic: bytes, message: Message) -> None:
         if of_the_broker(topic):
@@ -622,6 +687,13 @@ class JetStream(JetStreamPort):
         if self._save_at == 0.0:
             self._save_at = self.ctx.now + STORE_SECONDS
 
+    def save_awaited(self) -> None:
+        """Acknowledgements are answered in this turn."""
+        for reader in self._awaited:
+            if not reader.gone:
+                self._save(reader)
+        self._awaited = {}
+
     def _store_all(self, now: float) -> None:
         """All changes. A large state, which is stored whole, rests for longer before it is stored again."""
         rest: dict[BoundConsumer, None] = {}
@@ -650,16 +722,31 @@ class JetStream(JetStreamPort):
         put_fact(self.ctx, reader.fact(), reader.encode())
 
 
-def _note_pull(nats: NatsClient, reader: BoundConsumer) -> None:
-    """The client waits for messages of this consumer."""
-    pulls = nats.pulls
-    if pulls is None:
-        nats.pulls = {reader: None}
-        return
-    if len(pulls) >= PULLS_LOOKED_AT and reader not in pulls and len(pulls) & (len(pulls) - 1) == 0:
-        for each in [each for each in pulls if isinstance(each, BoundConsumer) and each.gone]:
-            del pulls[each]
-    pulls[reader] = None
+def _wanted_elsewhere(stream: SequencedStream) -> list[Subscription]:
+    """Other nodes would take a filter that begins like that of a shared group for one."""
+    filters = [filter for filter in stream.filters if not filter.startswith(b"$share/")]
+    return [Subscription(stream, filter, 1, False, True, b"") for filter in filters]
+
+
+def _may_ask(rights: Rights, subject: bytes) -> bool:
+    """Whether an acknowledgement may ask for a message, too."""
+    found = ack_subject(subject)
+    return found is None or rights.may_read(found.name.partition(b".")[0])
+
+
+def _is_stored(stream: SequencedStream) -> bool:
+    """Whether the answer to its last message tells of something that is stored."""
+    return stream.outcome != REFUSED and stream.log is not None
+
+
+def _outcome(stream: SequencedStream) -> bytes:
+    """The answer to the publisher of its last message."""
+    if stream.outcome == REFUSED:
+        refusal = stream.refusal
+        assert refusal is not None
+        return _refused(stream.name, refusal)
+    text = b'{"stream":%b,"seq":%d' % (json.encode(stream.name), stream.answer)
+    return text + (b',"duplicate":true}' if stream.outcome == DUPLICATE else b"}")
 
 
 def _refused(stream: str, refusal: StreamRefusal) -> bytes:

@@ -48,7 +48,7 @@ AGAIN_SECONDS: Final = 1.0  # after a failed read
 READINGS_PER_UNIT: Final = 32  # of one session that are looked at for the work of one message
 
 UNKNOWN: Final = "there is no stream with one sequence of this name"
-CLUSTERED: Final = "streams with one sequence are not available in a cluster"
+CLUSTERED: Final = "MQTT clients cannot read streams with one sequence in a cluster"
 GROUPS_FULL: Final = "too many groups read this stream"
 READS_FULL: Final = "this session reads too many streams, or too many filters of one"
 NO_READING: Final = "the rules do not let this client read the stream (allow: stream)"
@@ -112,7 +112,7 @@ class MqttReaders(ReadPort):
             parsed = parse_stream_filter(request.filter if share is None else share[1])
         except ValueError as error:
             return self._no(Reason.TOPIC_FILTER_INVALID, str(error))
-        if not self.jetstream.enabled:
+        if not self.jetstream.enabled or self.ctx.cluster.interest is not None:
             return self._no(Reason.IMPLEMENTATION_SPECIFIC_ERROR, CLUSTERED)
         if parsed.queue and share is not None:
             return self._no(Reason.TOPIC_FILTER_INVALID, "a queue is shared by all its subscribers, without $share")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.jetstream.nats_replies import NatsReplies
+from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.messages.message import Message
-from starlingmq.core.nats.nats_client import NatsClient
-from starlingmq.core.session.session import Client
+from starlingmq.core.router.router import Router
 from starlingmq.core.streams.consumer_source import ConsumerSource
 from starlingmq.core.streams.message_index import TopicSelection
 from starlingmq.core.streams.sequenced_stream import SequencedStream
@@ -20,9 +19,9 @@ class StreamSource(ConsumerSource):
     """``first`` and ``last`` are set before a consumer is asked to do something. Messages that are not stored yet are
     not there."""
 
-    def __init__(self, stream: SequencedStream, replies: NatsReplies) -> None:
+    def __init__(self, stream: SequencedStream, router: Router) -> None:
         self.stream = stream
-        self.replies = replies
+        self.router = router
         self._selections: dict[bytes, TopicSelection] = {}
         self.look()
 
@@ -67,11 +66,10 @@ class StreamSource(ConsumerSource):
     def listens(self, reply: bytes, requester: object) -> bool:
         if not reply:
             return True  # a work queue of MQTT asks for its members
-        if isinstance(requester, Client):
-            nats = requester.protocol_handler
-            return isinstance(nats, NatsClient) and self.replies.listener(requester, nats, reply) is not None
+        if isinstance(requester, Requester):
+            return requester.listens(reply)
         try:
-            route = self.replies.router.resolve(reply)
+            route = self.router.resolve(reply)
         except MqttError:
             return False
         return len(route.subscriptions) + len(route.groups) != 0

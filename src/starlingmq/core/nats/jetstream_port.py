@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.nats.nats_client import NatsClient
+from starlingmq.core.publish.publishing import StreamPort
 from starlingmq.core.router.stream import Stream
 from starlingmq.core.session.session import Client
 
@@ -13,7 +14,7 @@ API_LEVEL: Final = 1
 level 2."""
 
 
-class JetStreamPort:
+class JetStreamPort(StreamPort):
     """There is no JetStream here. ``enabled``: there is."""
 
     enabled: bool

@@ -134,7 +134,7 @@ class NatsClient(ProtocolHandler):
     requests: int  # open requests to the broker itself (core.nats.system_requests)
     replies: Replies | None  # topics to which it may reply; None: no rule allows replies
     run: int  # number of the last run in which it had a part (core.nats.publish_runs)
-    pulls: dict[object, None] | None  # consumers of JetStream of which it has asked for messages
+    requester: object | None  # it, as JetStream knows it (core.jetstream.requesters); None: it has asked nothing yet
     inbox: NatsSubscription | None  # the one by which it has got the last reply of JetStream
 
     def __init__(self, owner: NatsPort, number: int, tls: bool) -> None:
@@ -162,7 +162,7 @@ class NatsClient(ProtocolHandler):
         self.requests = 0
         self.replies = None
         self.run = 0
-        self.pulls = None
+        self.requester = None
         self.inbox = None
 
     # ProtocolHandler

@@ -277,8 +277,9 @@ class PeerReceivers:
         return True
 
     def _take_control(self, peer: PeerReceiver, message: Message) -> None:
-        """The effects are stored in this turn; the message itself is not, so its sequence has to be stored."""
-        if self.ctx.recording:
+        """The effects are stored in this turn; the message itself is not, so its sequence has to be stored, unless it
+        is never sent again."""
+        if self.ctx.recording and message.qos != 0:
             heard = message.sequence.to_bytes(8, "big")
             self.ctx.write(Write(FACT_PUT, topic=HEARD_FACT + str(peer.number).encode(), value=heard))
         if self.control is not None:

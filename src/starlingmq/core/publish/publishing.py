@@ -55,12 +55,20 @@ HEARD_FACT: Final = b"heard/"
 stored."""
 
 
+class StreamPort:
+    """The streams with one sequence (core.jetstream.hub)."""
+
+    def arrived(self, message: Message, stream: Stream, source: Session, alone: bool) -> None:
+        """A message from another node, for a stream of this one. ``alone``: it has no other receiver here."""
+
+
 class Publishing:
     ctx: Context
     router: Router
     delivery: Delivery
     groups: GroupEngine
     retained: RetainedMessages
+    streams: StreamPort  # set after construction
     producers: Producers
     unknown_pubrels: UnknownPubrels
     _answers: BytesWriter  # PUBACKs and PUBRECs for ...
@@ -76,6 +84,7 @@ class Publishing:
         self.delivery = delivery
         self.groups = groups
         self.retained = RetainedMessages(ctx, retained)
+        self.streams = StreamPort()
         self.producers = Producers(ctx)
         self.unknown_pubrels = UnknownPubrels()
         self.postponed = []
@@ -692,6 +701,8 @@ class Publishing:
                 ctx.counters.forwards_unwanted += 1
                 ctx.cluster.interest.note_unwanted(message.topic)
             self.delivery.fan_out(message, route, source)
+            if route.sequenced is not None:
+                self.streams.arrived(message, route.sequenced, source, not route.has_subscribers_here())
             return
         found = self.router.group(group)
         if found is None:
@@ -727,6 +738,8 @@ class Publishing:
         others = Route(kept, route.groups, route.streams, route.version, route.reserved)
         others.given_up = route.given_up
         self.delivery.fan_out(message, others, source)
+        if route.sequenced is not None:
+            self.streams.arrived(message, route.sequenced, source, not route.has_subscribers_here())
 
     def _give_up_returned(self, session: Session, message: Message) -> None:
         client_id = session.client_id if session.moving is None else session.moving.client_id

@@ -73,8 +73,9 @@ class Route:
 
     def wanted_here(self) -> bool:
         """Whether a subscriber of this node, a group or a stream wants the topic."""
-        if self.groups or self.streams:
-            return True
+        return len(self.groups) != 0 or len(self.streams) != 0 or self.has_subscribers_here()
+
+    def has_subscribers_here(self) -> bool:
         return any(subscription.session.node == 0 for subscription in self.subscriptions)
 
 
@@ -294,6 +295,8 @@ class Router:
             return
         for topic in topics:
             self._let_go(topic)
+            if len(self.awaited) != 0 and topic in self.awaited:
+                self.awaited_changes += 1
 
     def join(self, name: bytes, subscription: Subscription) -> None:
         """Make a session a member of the shared group ``name`` for ``subscription.filter``."""

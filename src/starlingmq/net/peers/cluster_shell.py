@@ -126,7 +126,7 @@ class Cluster:
         self.request_turn()
         loop = asyncio.get_running_loop()
         logging_at = loop.time() + STILL_WAITING
-        while not self.state.serving or not self.access.known:
+        while not self.state.serving or not self.access.known or not self.state.streams.is_ready():
             if self.state.left:
                 raise ClusterError(f"this node cannot join the cluster: {self.state.members.problem}")
             self._refuse_without_copies()
@@ -266,6 +266,8 @@ class Cluster:
             return f"the owners of client ids in {state.shares.lacking()} shares are still being received"
         if not state.serving:
             return "it waits for the other nodes that are online"
+        if not state.streams.is_ready():
+            return "the streams of JetStream are still being read from etcd"
         return "the users and rules that operators made are still being read from etcd"
 
     # Users and rules that operators made
@@ -361,6 +363,8 @@ class Cluster:
         self.access.answered(answer, self.clock())
         self._carry_access()
         self.state.answered(answer, self.clock())
+        if not self.state.streams.is_ready():
+            self._changed.set()
         self.request_turn()
 
     # Output
@@ -410,6 +414,7 @@ class Cluster:
         self._leaving = True
         if self.copies is not None:
             self.copies.is_leaving = True
+        await self.forget_streams(self.name)
         state.leave(self.clock())
         self.request_turn()
         if not await self.until(lambda: state.left, seconds):
@@ -440,6 +445,21 @@ class Cluster:
             return f"{name} was not forgotten: {state.members.problem or 'etcd has not confirmed it'}"
         await self.forget_server(name)
         return ""
+
+    async def forget_streams(self, home: str) -> str:
+        """Of JetStream. Returns "" or why etcd still has them."""
+        state = self.state
+        assert state is not None
+        if not state.streams.at_home(home):
+            return ""
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        state.streams.forget_home(home, lambda why: None if done.done() else done.set_result(why))
+        self.request_turn()
+        try:
+            async with asyncio.timeout(self.config.cluster.etcd.request_timeout + GRACE_SECONDS):
+                return await done
+        except TimeoutError:
+            return UNKNOWN
 
     async def forget_server(self, name: str) -> None:
         """Removes the etcd member of a node that was removed."""

@@ -91,6 +91,7 @@ class StreamAdmin:
         self.node = node
         self._nodes = nodes
         self._clustered = clustered
+        self.remove_sequenced: Callable[[SequencedStream], None] = state.jetstream.remove
 
     def find(self, name: str) -> StreamLog:
         """Raises StreamActionError."""
@@ -222,7 +223,7 @@ class StreamAdmin:
     async def delete(self, name: str) -> StreamDeleted:
         log = self.find(name)
         if isinstance(log.stream, SequencedStream) and not log.stream.removed:
-            self.state.jetstream.remove(log.stream)
+            self.remove_sequenced(log.stream)
         await self.store.hold()
         try:
             if not log.stream.ended:

@@ -1,0 +1,474 @@
+"""Requests to the API in a cluster: those about a stream go to its home, what there is comes from the registry.
+
+::
+
+    CREATE of a new name --registry: it is this node's--> made here --> answer
+    UPDATE, DELETE       --> home --registry--> done there --> answer
+    LIST, INFO           --> all homes, which tell of their streams --> merged; those that do not answer are ``missing``
+    others               --> home --> answer
+
+The home follows the registry: it makes streams that it should have, changes settings, and deletes the data of a stream
+whose entry is ``ending``, before the entry goes. So no crash in between leaves two truths, and no data is deleted that
+no client has deleted. A stream without an entry, such as that of a broker that was alone, or of an etcd that was lost,
+is registered by the node that has it; if its name or subjects are another stream's, it gets no messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from starlingmq.cluster.streams.stream_frames import ApiCall
+from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
+from starlingmq.core.jetstream.requesters import Requester
+from starlingmq.core.streams.policies import StreamPolicy
+from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.jetstream import api_errors as e
+from starlingmq.jetstream import stream_api
+from starlingmq.jetstream.api import (
+    ABOUT_STREAMS,
+    PREFIX,
+    STATUSES,
+    ApiRoute,
+    account_info,
+    answered,
+    refused,
+    route_of,
+)
+from starlingmq.jetstream.api_errors import ApiError
+from starlingmq.jetstream.api_requests import Api, ApiRequest, NotAllowedError
+from starlingmq.jetstream.api_rights import check_rights
+from starlingmq.jetstream.json_forms import require_empty
+from starlingmq.jetstream.stream_config import stream_config_of, stream_policy
+from starlingmq.jetstream.subjects import any_collide
+
+if TYPE_CHECKING:
+    from starlingmq.cluster.streams.cluster_streams import ClusterStreams
+    from starlingmq.jetstream.jetstream_service import JetStreamService
+
+log = logging.getLogger("starlingmq.jetstream")
+
+AGAIN_SECONDS: Final = 2.0
+SUMMED: Final = ("memory", "storage", "reserved_memory", "reserved_storage", "streams", "consumers")
+
+
+class ClusterApi(Api):
+    """It knows the streams of all nodes."""
+
+    entries: Callable[[], Entries]
+
+    def config_of(self, name: str) -> bytes | None:
+        entry = self.entries().get(name)
+        return super().config_of(name) if entry is None else entry.config.encode()
+
+    def stream_names(self) -> Iterable[str]:
+        return {**self.entries(), **self.hub.streams}
+
+    def count_streams(self) -> int:
+        return len({**self.entries(), **self.hub.streams})
+
+    def subjects_of(self, name: str) -> list[bytes]:
+        entry = self.entries().get(name)
+        return super().subjects_of(name) if entry is None else entry.filters()
+
+
+class ClusterRequests:
+    def __init__(self, service: JetStreamService, streams: ClusterStreams, cluster: str, copies: int) -> None:
+        self.service = service
+        self.streams = streams
+        self.api = service.api
+        assert isinstance(self.api, ClusterApi)
+        self.api.entries = lambda: streams.registry.entries
+        self.api.replicas_max = max(copies, 1)
+        self.api.place = {"cluster": {"name": cluster, "leader": streams.name}}
+        self._changing: dict[str, None] = {}  # names whose entries this node is changing
+        self._deleted: dict[str, None] = {}  # by an operator, of which the registry still has the entry
+        service.on_removal(self._delete)
+        streams.on_ask = self.tell
+
+    # Requests
+
+    def take(self, asked: ApiRequest) -> None:
+        """Of a client of this node."""
+        self._take(asked, False)
+
+    def _take(self, asked: ApiRequest, looked: bool) -> None:
+        """``looked``: the registry has just been read for it."""
+        route, names = route_of(asked.subject.removeprefix(PREFIX).split("."))
+        try:
+            if route.handler in (account_info, stream_api.infos):
+                self._merge(asked, route)
+            elif not names or route.handler not in ABOUT_STREAMS:
+                self.service.answer_here(asked)
+            elif not self.streams.registry.is_read():
+                raise ApiError(e.CLUSTER_NOT_AVAILABLE)
+            elif route.handler is stream_api.create:
+                self._change(_Creation(self, asked, route, names))
+            else:
+                self._ask_home(asked, route, names, looked)
+        except ApiError as error:
+            self.refuse(asked, route, error)
+        except NotAllowedError:
+            asked.refuse()
+
+    def _ask_home(self, asked: ApiRequest, route: ApiRoute, names: list[str], looked: bool) -> None:
+        entry = self.streams.registry.entries.get(names[0])
+        if entry is None and not looked and names[0] not in self.api.hub.streams:
+            self.streams.look_again(self.service.now(), lambda: self._take(asked, True))
+            self.service.turn()
+        elif entry is not None and entry.home != self.streams.name:
+            self.pass_on(asked, route, names, entry)
+        else:
+            self._answer_at_home(asked, route, names)
+
+    def pass_on(self, asked: ApiRequest, route: ApiRoute, names: list[str], entry: StreamEntry) -> None:
+        """Raises ApiError, NotAllowedError."""
+        check_rights(self.api, route.handler, names, asked)
+        home = self.streams.number_of(entry.home)
+        if self.streams.outbox.reaches(home):
+            requester = asked.requester
+            call = ApiCall(requester.client_id, asked.subject, asked.reply, asked.headers, asked.payload)
+            self.streams.call(home, requester, call)
+            self.service.turn()
+        elif route.handler in STATUSES:
+            asked.no_responders()
+            self.service.turn()
+        else:
+            raise ApiError(e.CLUSTER_NOT_AVAILABLE)
+
+    def called(self, requester: Requester, call: ApiCall, now: float) -> None:
+        """By a client of another node, which has looked at its rights."""
+        asked = ApiRequest(call.subject, call.payload, call.headers, call.reply, requester, None, now)
+        route, names = route_of(asked.subject.removeprefix(PREFIX).split("."))
+        known = bool(names) and names[0] in self.api.hub.streams
+        if known and route.handler in ABOUT_STREAMS:
+            self._answer_at_home(asked, route, names)
+        elif route.handler in STATUSES:
+            asked.no_responders()
+        else:
+            self.refuse(asked, route, ApiError(e.STREAM_NOT_FOUND))
+
+    def _answer_at_home(self, asked: ApiRequest, route: ApiRoute, names: list[str]) -> None:
+        if route.handler is stream_api.update and names[0] in self.api.hub.streams:
+            self._change(_Update(self, asked, route, names))
+        elif route.handler is stream_api.delete and names[0] in self.api.hub.streams:
+            self._change(_Deletion(self, asked, route, names))
+        else:
+            self.service.answer_here(asked)
+
+    def _change(self, change: RegistryChange) -> None:
+        self.streams.change(change)
+        self.service.turn()
+
+    def refuse(self, asked: ApiRequest, route: ApiRoute, error: ApiError) -> None:
+        self.service.reply(asked, refused(self.api, route, error))
+
+    # Lists and sums of all nodes
+
+    def _merge(self, asked: ApiRequest, route: ApiRoute) -> None:
+        """Raises ApiError."""
+        entries = self.streams.registry.entries
+        if route.handler is account_info:
+            nodes: dict[int, list[str] | None] = dict.fromkeys(self.streams.others())
+            here = account_info(self.api, [], asked)
+            self.streams.ask(nodes, asked.now, lambda told: self._answer_sum(asked, route, here, told))
+        else:
+            found, page = stream_api.infos_page(self.api, asked)
+            wanted: dict[int, list[str]] = {}
+            for name in found:
+                entry = entries.get(name)
+                home = 0 if entry is None or entry.home == self.streams.name else self.streams.number_of(entry.home)
+                if self.streams.outbox.reaches(home):
+                    wanted.setdefault(home, []).append(name)
+            infos = stream_api.listed(self.api, found, asked.now)
+            self.streams.ask(
+                dict(wanted), asked.now, lambda told: self._answer_list(asked, route, found, {**page}, infos, told)
+            )
+        self.service.turn()
+
+    def _answer_sum(self, asked: ApiRequest, route: ApiRoute, fields: dict[str, Any], told: dict[int, bytes]) -> None:
+        self.api.total += 1
+        for payload in told.values():
+            other = msgspec.json.decode(payload)
+            for name in SUMMED:
+                fields[name] += other.get(name, 0)
+        self.service.reply(asked, answered(route, fields))
+
+    def _answer_list(
+        self,
+        asked: ApiRequest,
+        route: ApiRoute,
+        names: list[str],
+        fields: dict[str, Any],
+        infos: list[dict[str, Any]],
+        told: dict[int, bytes],
+    ) -> None:
+        self.api.total += 1
+        by_name = {info["config"]["name"]: info for info in infos}
+        for payload in told.values():
+            by_name.update({info["config"]["name"]: info for info in msgspec.json.decode(payload).get("streams", [])})
+        fields["streams"] = [by_name[name] for name in names if name in by_name]
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            fields["missing"] = missing
+        self.service.reply(asked, answered(route, fields))
+
+    def tell(self, names: list[str] | None) -> bytes:
+        """The answer to another node that asks about the streams here."""
+        now = self.service.now()
+        if names is None:
+            request = ApiRequest(f"{PREFIX}INFO", b"", b"", b"", Requester(""), None, now)
+            return msgspec.json.encode(account_info(self.api, [], request))
+        return msgspec.json.encode({"streams": stream_api.listed(self.api, names, now)})
+
+    # The registry
+
+    def follow(self) -> None:
+        """Make the streams here what the registry says."""
+        registry, hub = self.streams.registry, self.api.hub
+        if self.streams.leaving or not registry.known:
+            return
+        for name, entry in registry.entries.items():
+            if entry.home != self.streams.name or name in self._changing:
+                continue
+            stream = hub.streams.get(name)
+            if entry.ending or name in self._deleted:
+                self._end(name, stream)
+            else:
+                self._make_so(name, entry, stream)
+        for stream in list(hub.streams.values()):
+            self._look_at(stream, registry.entries.get(stream.name))
+
+    def _make_so(self, name: str, entry: StreamEntry, stream: SequencedStream | None) -> None:
+        config = entry.config.encode()
+        try:
+            if stream is None:
+                self.api.hub.create(name, _policy(config), config)
+                log.info("stream %s is in the registry of the cluster, and was made", name)
+            elif stream.config != config:
+                self.api.hub.change(stream, _policy(config), config)
+        except (ApiError, ValueError) as error:
+            log.error("stream %s cannot be made as the cluster knows it: %s", name, error)
+
+    def _end(self, name: str, stream: SequencedStream | None) -> None:
+        self.begin(name)
+        removing = None if stream is None else self.service.remove(stream)
+        if removing is None:
+            self.remove_entry(name, lambda: None)
+        else:
+            removing.add_done_callback(lambda _: self.remove_entry(name, lambda: None))
+
+    def _delete(self, stream: SequencedStream) -> None:
+        """An operator deletes a stream, whose files go next."""
+        name = stream.name
+        self.service.hub.remove(stream)
+        entry = self.streams.registry.entries.get(name)
+        if entry is not None and entry.home == self.streams.name:
+            self._deleted[name] = None
+            self.begin(name)
+            self.remove_entry(name, lambda: None)
+
+    def _look_at(self, stream: SequencedStream, entry: StreamEntry | None) -> None:
+        name = stream.name
+        if entry is None and name not in self._changing:
+            self._change(_Adoption(self, stream))
+        elif entry is not None and entry.home != self.streams.name:
+            self.set_aside(stream, f"{entry.home} has a stream of this name")
+
+    def set_aside(self, stream: SequencedStream, why: str) -> None:
+        """Until its subjects, or its name, are free."""
+        if not self.service.hub.is_aside(stream):
+            self.service.hub.set_aside(stream)
+            log.warning("stream %s gets no messages: %s; delete one of them", stream.name, why)
+
+    def remove_entry(self, name: str, then: Callable[[], None]) -> None:
+        """Once its data is deleted at all nodes that had it: else a copy would be taken for a stream without entry."""
+
+        def copied(done: bool) -> None:
+            if done:
+                self._change(_Removal(self, name, then))
+            else:
+                self.end(name)
+                self.follow_later()
+
+        self.begin(name)
+        self.service.when_copied(copied)
+
+    def follow_later(self) -> None:
+        """etcd has not done what this node wanted."""
+        self.streams.again_at = self.service.now() + AGAIN_SECONDS
+        self.streams.wake()
+
+    def begin(self, name: str) -> None:
+        self._changing[name] = None
+
+    def end(self, name: str) -> None:
+        self._changing.pop(name, None)
+
+    def gone(self, name: str) -> None:
+        """Its entry is."""
+        self.end(name)
+        self._deleted.pop(name, None)
+
+
+def _policy(config: bytes) -> StreamPolicy:
+    return stream_policy(stream_config_of(config))
+
+
+class _Change(RegistryChange):
+    """A request that changes the registry."""
+
+    def __init__(self, requests: ClusterRequests, asked: ApiRequest, route: ApiRoute, names: list[str]) -> None:
+        self.requests = requests
+        self.asked = asked
+        self.route = route
+        self.names = names
+
+    def decide(self, entries: Entries) -> Entries | None:
+        try:
+            wanted = self.wanted(entries)
+        except ApiError as error:
+            self.requests.refuse(self.asked, self.route, error)
+            wanted = None
+        except NotAllowedError:
+            self.asked.refuse()
+            wanted = None
+        if wanted is None:
+            self.requests.end(self.names[0])
+        else:
+            self.requests.begin(self.names[0])
+        return wanted
+
+    def wanted(self, entries: Entries) -> Entries | None:
+        """Raises ApiError, NotAllowedError. None: it is answered."""
+        raise NotImplementedError
+
+    def done(self) -> None:
+        self.requests.end(self.names[0])
+        service, streams = self.requests.service, self.requests.streams
+        service.answer_here(self.asked, lambda then: streams.when_known(service.now(), then))
+
+    def failed(self, why: str) -> None:
+        self.requests.end(self.names[0])
+        log.debug("a request about stream %s is refused: %s", self.names[0], why)
+        self.requests.refuse(self.asked, self.route, ApiError(e.CLUSTER_NOT_AVAILABLE))
+
+
+class _Creation(_Change):
+    def wanted(self, entries: Entries) -> Entries | None:
+        requests, name = self.requests, self.names[0]
+        entry = entries.get(name)
+        if entry is not None and entry.ending:
+            raise ApiError(e.CLUSTER_NOT_AVAILABLE)  # the name will be free when its data is deleted
+        if entry is not None and entry.home != requests.streams.name:
+            requests.pass_on(self.asked, self.route, self.names, entry)
+            return None
+        check_rights(requests.api, self.route.handler, self.names, self.asked)
+        checked = stream_api.checked_creation(requests.api, self.names, self.asked)
+        if entry is not None or checked.policy is None:
+            requests.service.answer_here(self.asked)
+            return None
+        if not requests.streams.all_understand():
+            raise ApiError(e.CLUSTER_NOT_AVAILABLE)
+        return {**entries, name: _entry(requests.streams.name, checked.policy.subjects, checked.stored)}
+
+    def done(self) -> None:
+        super().done()
+        name = self.names[0]
+        if name not in self.requests.api.hub.streams:  # its files could not be made, as the client was told
+            self.requests.remove_entry(name, lambda: None)
+
+
+class _Update(_Change):
+    def wanted(self, entries: Entries) -> Entries | None:
+        requests, name = self.requests, self.names[0]
+        check_rights(requests.api, self.route.handler, self.names, self.asked)
+        checked = stream_api.checked_update(requests.api, self.names, self.asked)
+        assert checked.policy is not None
+        entry = _entry(requests.streams.name, checked.policy.subjects, checked.stored)
+        if entries.get(name) == entry:
+            requests.service.answer_here(self.asked)
+            return None
+        return {**entries, name: entry}
+
+
+class _Deletion(_Change):
+    def wanted(self, entries: Entries) -> Entries | None:
+        requests, name = self.requests, self.names[0]
+        require_empty(self.asked.payload)
+        requests.api.stream(name)
+        entry = entries.get(name)
+        if entry is None:
+            requests.service.answer_here(self.asked)
+            return None
+        return {**entries, name: msgspec.structs.replace(entry, ending=True)}
+
+    def done(self) -> None:
+        requests, name = self.requests, self.names[0]
+        if name in requests.api.hub.streams:
+            requests.service.answer_here(self.asked, lambda then: requests.remove_entry(name, then))
+        else:
+            requests.remove_entry(name, lambda: requests.refuse(self.asked, self.route, ApiError(e.STREAM_NOT_FOUND)))
+
+
+class _Removal(RegistryChange):
+    """The data of a stream is deleted: its entry goes."""
+
+    def __init__(self, requests: ClusterRequests, name: str, then: Callable[[], None]) -> None:
+        self.requests = requests
+        self.name = name
+        self.then = then
+
+    def decide(self, entries: Entries) -> Entries | None:
+        entry = entries.get(self.name)
+        if entry is None or entry.home != self.requests.streams.name:
+            self.done()
+            return None
+        self.requests.begin(self.name)
+        return {name: each for name, each in entries.items() if name != self.name}
+
+    def done(self) -> None:
+        self.requests.gone(self.name)
+        self.then()
+
+    def failed(self, why: str) -> None:
+        """The entry is still there."""
+        self.requests.end(self.name)
+        self.requests.follow_later()
+        self.then()
+
+
+class _Adoption(RegistryChange):
+    """A stream here has no entry yet."""
+
+    def __init__(self, requests: ClusterRequests, stream: SequencedStream) -> None:
+        self.requests = requests
+        self.stream = stream
+        requests.begin(stream.name)
+
+    def decide(self, entries: Entries) -> Entries | None:
+        stream, requests = self.stream, self.requests
+        subjects = stream.policy.subjects
+        taken = [name for name, entry in entries.items() if any_collide(subjects, entry.filters())]
+        if stream.name in entries or stream.removed or taken:
+            requests.end(stream.name)
+            if taken and not stream.removed and stream.name not in entries:
+                requests.set_aside(stream, f"stream {taken[0]} has subjects in common")
+            return None
+        return {**entries, stream.name: _entry(requests.streams.name, subjects, stream.config)}
+
+    def done(self) -> None:
+        self.requests.end(self.stream.name)
+        if not self.stream.removed:
+            self.requests.service.hub.take_back(self.stream)
+
+    def failed(self, why: str) -> None:
+        self.requests.end(self.stream.name)
+        self.requests.follow_later()
+
+
+def _entry(home: str, subjects: list[bytes], config: bytes) -> StreamEntry:
+    return StreamEntry(home, tuple(each.decode() for each in subjects), config.decode())
