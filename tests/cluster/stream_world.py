@@ -1,0 +1,315 @@
+"""Publishers and consumers of JetStream at the nodes of a cluster, while homes are lost and served again from their
+disks, links are cut, and etcd has no leader; and what must be true of it.
+
+A seed says what happens. ``check`` raises AssertionError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from random import Random
+from typing import Any, Final
+
+from tests.cluster.stream_disk import DiskFleet, DiskNode
+from tests.cluster.stream_fleet import JetStreamPeer
+from tests.nats.talk import Msg
+
+NAMES: Final = ("n1", "n2", "n3")
+STEP: Final = 0.05
+PATIENCE: Final = 1.0  # of a client that waits for an answer
+ACK_WAIT: Final = 3.0
+TRIES: Final = 4  # of an acknowledgement
+
+
+class Person:
+    """A client that connects again, to any node, when its own is gone, and repeats what was not answered."""
+
+    def __init__(self, world: StreamWorld, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.peer: JetStreamPeer | None = None
+        self.node: DiskNode | None = None
+        self.asked = ""  # the reply subject of what it waits for ...
+        self.until = 0.0  # ... up to this time
+        self.later = 0.0
+
+    def step(self) -> None:
+        fleet = self.world.fleet
+        if self.peer is None or self.node not in fleet.nodes or self.peer.peer.closed:
+            self.asked, self.peer, self.node = "", None, None
+            serving = [node for node in fleet.nodes if node.cluster.serving]
+            if not serving:
+                return
+            node = self.world.random.choice(serving)
+            assert isinstance(node, DiskNode)
+            try:
+                peer = JetStreamPeer(fleet, fleet.nodes.index(node), f"{self.name}-{self.world.serial()}")
+            except AssertionError:  # it is isolated, and answers no PING
+                return
+            self.peer, self.node = peer, node
+            self.begin()
+        assert self.peer is not None
+        answer = self.peer.answer(self.asked) if self.asked else None
+        if answer is not None:
+            asked, self.asked = self.asked, ""
+            self.answered(asked, answer)
+        elif fleet.now >= (self.until if self.asked else self.later):
+            self.asked = ""
+            self.act(self.peer)
+
+    def wait(self, reply: str, seconds: float = PATIENCE) -> None:
+        self.asked, self.until = reply, self.world.fleet.now + seconds
+
+    def rest(self) -> None:
+        """Begin the next thing a little later."""
+        self.later = self.world.fleet.now + self.world.random.uniform(0.0, 0.4)
+
+    def begin(self) -> None:
+        """It is connected, perhaps again."""
+
+    def act(self, peer: JetStreamPeer) -> None:
+        raise NotImplementedError
+
+    def answered(self, reply: str, answer: Msg) -> None:
+        raise NotImplementedError
+
+    def is_done(self) -> bool:
+        raise NotImplementedError
+
+
+class Publisher(Person):
+    """Each of its messages has an id, and is published again until it is acknowledged."""
+
+    def __init__(self, world: StreamWorld, name: str, stream: str, count: int) -> None:
+        super().__init__(world, name)
+        self.stream = stream
+        self.left = count
+        self.number = 0
+
+    def act(self, peer: JetStreamPeer) -> None:
+        if self.left:
+            text = f"{self.name}-{self.number}"
+            self.wait(peer.request(self.stream.lower(), text.encode(), f"Nats-Msg-Id: {text}"))
+
+    def answered(self, reply: str, answer: Msg) -> None:
+        found: Any = json.loads(answer.payload) if answer.payload else {"error": "no responders"}
+        if "error" not in found:
+            self.world.acknowledged(self.stream, found["seq"], f"{self.name}-{self.number}")
+            self.number += 1
+            self.left -= 1
+            self.rest()
+
+    def is_done(self) -> bool:
+        return self.left == 0
+
+
+class Worker(Person):
+    """It takes messages of a consumer, and acknowledges each of them until that is answered."""
+
+    def __init__(self, world: StreamWorld, name: str, stream: str) -> None:
+        super().__init__(world, name)
+        self.stream = stream
+        self.held: list[Msg] = []
+        self.seen = 0
+        self.tries = 0
+
+    def act(self, peer: JetStreamPeer) -> None:
+        for message in peer.messages[self.seen :]:
+            if message.reply:
+                self.world.delivered(self.stream, *numbers(message), message.payload.decode())
+                self.held.append(message)
+        self.seen = len(peer.messages)
+        if self.held and self.tries == TRIES:  # the consumer may not know any more that it has delivered it
+            self.held.pop(0)
+            self.tries = 0
+        if self.held:
+            self.tries += 1
+            self.wait(peer.request(self.held[0].reply, b"+ACK"))
+        else:
+            asked = json.dumps({"batch": 3, "expires": int(0.5e9)}).encode()
+            peer.peer.pub(f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.c", asked, peer.inbox)
+            self.wait(f"{peer.inbox}.nothing", 0.3)
+
+    def begin(self) -> None:
+        self.held, self.seen, self.tries = [], 0, 0
+
+    def answered(self, reply: str, answer: Msg) -> None:
+        message = self.held.pop(0)
+        self.tries = 0
+        self.world.done(self.stream, numbers(message)[0])
+
+    def is_done(self) -> bool:
+        return not self.held
+
+
+def numbers(message: Msg) -> tuple[int, int]:
+    """The sequence, and the number of the delivery."""
+    parts = message.reply.split(".")
+    return int(parts[5]), int(parts[6])
+
+
+class Rival(Person):
+    """It makes a stream that others make, too, with settings of its own."""
+
+    def __init__(self, world: StreamWorld, name: str) -> None:
+        super().__init__(world, name)
+        self.result = ""
+
+    def act(self, peer: JetStreamPeer) -> None:
+        if not self.result:
+            config = {"name": "R", "subjects": ["r", f"r.{self.name}"]}
+            self.wait(peer.request("$JS.API.STREAM.CREATE.R", config), 5.0)
+
+    def answered(self, reply: str, answer: Msg) -> None:
+        found = json.loads(answer.payload) if answer.payload else {"error": {"err_code": 0}}
+        code = found["error"]["err_code"] if "error" in found else 0
+        if "error" not in found:
+            self.result = "made"
+            self.world.made.append(self.name)
+        elif code == 10058:
+            self.result = "too late"
+
+    def is_done(self) -> bool:
+        return self.result != ""
+
+
+class StreamWorld:
+    def __init__(self, seed: int, messages: int = 30) -> None:
+        self.random = Random(seed)
+        self.fleet = DiskFleet(3)
+        self.names: dict[str, dict[int, str]] = {"S": {}, "W": {}}  # id of the message by acknowledged sequence
+        # acknowledged, and that was answered, with the number of the last delivery of then
+        self.over: dict[str, dict[int, int]] = {"S": {}, "W": {}}
+        self.arrived: dict[str, dict[int, str]] = {"S": {}, "W": {}}
+        self.made: list[str] = []  # rivals that have made the stream
+        self.away: dict[str, float] = {}  # when killed nodes are served again
+        self.seen: Counter[str] = Counter()
+        self._serial = 0
+        makers = [JetStreamPeer(self.fleet, place, f"maker{place}") for place in range(2)]
+        for maker, name, retention in ((makers[0], "S", "limits"), (makers[1], "W", "workqueue")):
+            found = maker.make(name, name.lower(), storage="file", retention=retention)
+            assert "error" not in found, found
+            found = maker.consume(name, "c", ack_wait=int(ACK_WAIT * 1e9))
+            assert "error" not in found, found
+        self.fleet.advance(0.5)
+        self.people: list[Person] = [
+            Publisher(self, f"p{each}{name}", name, messages) for name in "SW" for each in "12"
+        ]
+        self.people += [Worker(self, f"w{each}{name}", name) for name in "SW" for each in "12"]
+        self.people += [Rival(self, f"v{each}") for each in "123"]
+
+    def serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    # Observations of the clients
+
+    def acknowledged(self, stream: str, seq: int, text: str) -> None:
+        known = self.names[stream].setdefault(seq, text)
+        assert known == text, f"{stream}: sequence {seq} was given to {known} and {text}"
+        assert list(self.names[stream].values()).count(text) == 1, f"{stream}: {text} has two sequences"
+
+    def delivered(self, stream: str, seq: int, number: int, text: str) -> None:
+        """``number``: of the delivery. One that was sent before may arrive late."""
+        last = self.over[stream].get(seq, number)
+        assert number <= last, f"{stream}: {seq} was acknowledged, and came again"
+        self.seen["delivered" if seq not in self.arrived[stream] else "delivered again"] += 1
+        known = self.arrived[stream].setdefault(seq, text)
+        assert known == text, f"{stream}: sequence {seq} is {known} and {text}"
+
+    def done(self, stream: str, seq: int) -> None:
+        for node in self.fleet.nodes:
+            found: Any = node.state.jetstream.streams.get(stream)
+            if found is not None:
+                self.over[stream][seq] = found.consumers["c"].delivered[0]
+
+    # Time and faults
+
+    def run(self, faults: int = 6) -> StreamWorld:
+        """Raises AssertionError."""
+        for _ in range(faults):
+            self.pass_time(self.random.uniform(0.2, 3.0))
+            self.fault()
+        self.heal()
+        end = self.fleet.now + 120.0
+        while not self.is_over():
+            assert self.fleet.now < end, f"not done: {[each.name for each in self.people if not each.is_done()]}"
+            self.pass_time(0.5)
+        self.check()
+        return self
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.fleet.now + seconds
+        while self.fleet.now < end:
+            self.fleet.advance(STEP)
+            for name, when in list(self.away.items()):
+                if self.fleet.now >= when:
+                    del self.away[name]
+                    self.fleet.serve(name)
+            for person in self.people:
+                person.step()
+
+    def fault(self) -> None:
+        random, fleet = self.random, self.fleet
+        kind = random.choice(("kill", "kill", "cut", "etcd", "heal"))
+        if kind == "kill" and not self.away:
+            name = random.choice(NAMES)
+            home = [stream for stream in "SW" if stream in self._home(name).state.jetstream.streams]
+            self.seen["home killed" if home else "killed"] += 1
+            self.fleet.kill(name)
+            self.away[name] = fleet.now + random.uniform(0.1, 6.0)
+        elif kind == "cut":
+            one, other = random.sample([node.cluster.number for node in fleet.nodes], 2)
+            self.seen["cut"] += 1
+            fleet.cut(one, other, random.random() < 0.7)
+        elif kind == "etcd":
+            self.seen["etcd"] += 1
+            fleet.etcd.lose_leader(fleet.now, random.uniform(0.5, 4.0))
+        elif kind == "heal":
+            fleet.heal()
+
+    def heal(self) -> None:
+        self.fleet.heal()
+        self.fleet._connect_all()
+        for name in list(self.away):
+            self.away[name] = self.fleet.now
+
+    def is_over(self) -> bool:
+        if self.away or len(self.fleet.nodes) < 3 or not all(person.is_done() for person in self.people):
+            return False
+        if any(sorted(node.cluster.streams.registry.entries) != ["R", "S", "W"] for node in self.fleet.nodes):
+            return False
+        return all(set(self.names[stream]) <= set(self.arrived[stream]) and self._is_empty(stream) for stream in "SW")
+
+    def _is_empty(self, stream: str) -> bool:
+        """Whether the consumer has nothing more to do."""
+        for node in self.fleet.nodes:
+            found: Any = node.state.jetstream.streams.get(stream)
+            if found is not None:
+                consumer = found.consumers["c"]
+                return bool(consumer.num_ack_pending() == 0 and consumer.waiting_messages() == 0)
+        return False
+
+    def check(self) -> None:
+        homes: dict[str, list[str]] = {}
+        for node in self.fleet.nodes:
+            for name in node.state.jetstream.streams:
+                homes.setdefault(name, []).append(node.name)
+        assert {name: len(found) for name, found in homes.items()} == {"S": 1, "W": 1, "R": 1}, homes
+        for node in self.fleet.nodes:
+            entries = node.cluster.streams.registry.entries
+            assert {name: entry.home for name, entry in entries.items()} == {name: homes[name][0] for name in homes}
+        assert len(self.made) == 1, f"one of those who make a stream has made it: {self.made}"
+        stream: Any = self._home(homes["S"][0]).state.jetstream.streams["S"]
+        kept = {seq: stream.message(seq).payload.decode() for seq in range(1, stream.index.last + 1)}
+        for seq, text in self.names["S"].items():
+            assert kept[seq] == text, f"S: sequence {seq} is {kept[seq]}, and was acknowledged as {text}"
+        assert len(set(kept.values())) == len(kept), "S: a message with an id has two sequences"
+        work: Any = self._home(homes["W"][0]).state.jetstream.streams["W"]
+        assert work.index.count == 0, "all work is done"
+
+    def _home(self, name: str) -> DiskNode:
+        node = self.fleet.named(name)
+        assert node is not None
+        return node

@@ -1,0 +1,161 @@
+"""JetStream on three real nodes with nats.py: streams are at one node and used from the others, also when their node is
+lost for good: another one serves its data."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+import pytest
+from nats.js.api import ConsumerConfig, RetentionPolicy
+from nats.js.client import JetStreamContext
+from tests.cluster.real import AwayError, Cluster, Node
+from tests.cluster.test_real_copies import copied
+from tests.cluster.test_real_nats import address
+from tests.patience import slowness, within
+
+import nats
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
+]
+
+SECONDS = 60.0
+BEFORE = 40  # messages that are acknowledged before the home is lost
+AFTER = 40
+TROUBLE = (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError)
+
+
+def speak_nats(settings: dict[str, Any]) -> None:
+    settings["listeners"].append("nats://127.0.0.1:0")
+
+
+@asynccontextmanager
+async def three(directory: Path, copies: int) -> AsyncIterator[Cluster]:
+    cluster = Cluster(directory, 3, {"copies": copies}, proxies=False)
+    for node in cluster.nodes:
+        node.configure(speak_nats)
+    with cluster:
+        await cluster.whole()
+        if copies > 1:
+            await copied(cluster, copies)
+        yield cluster
+        assert not cluster.complaints()
+
+
+@asynccontextmanager
+async def client(node: Node, seconds: float = 10.0) -> AsyncIterator[JetStreamContext]:
+    connection = await nats.connect(f"nats://{address(node)}", allow_reconnect=False)
+    try:
+        yield connection.jetstream(timeout=seconds * slowness())
+    finally:
+        with suppress(*TROUBLE):
+            await connection.close()
+
+
+async def publish(js: JetStreamContext, subject: str, number: int) -> int:
+    """Until it is acknowledged; the sequence."""
+    while True:
+        with suppress(*TROUBLE):
+            ack = await js.publish(
+                subject, b"%d" % number, headers={"Nats-Msg-Id": f"{number}"}, timeout=2 * slowness()
+            )
+            return int(ack.seq)
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.long(kept="tests/cluster/test_streams_across_nodes.py")
+async def test_what_was_acknowledged_survives_the_home_of_its_stream(tmp_path: Path) -> None:
+    async with three(tmp_path, 2) as cluster:
+        one, two, three_ = cluster.nodes
+        async with client(one) as js:
+            await js.add_stream(name="S", subjects=["s.>"], num_replicas=2)
+            await js.add_consumer("S", ConsumerConfig(durable_name="c", ack_wait=3.0))
+            await js.add_stream(name="W", subjects=["w"], retention=RetentionPolicy.WORK_QUEUE)
+            await js.add_consumer("W", ConsumerConfig(durable_name="c", ack_wait=3.0))
+        sequences: dict[int, int] = {}
+        done: dict[str, dict[int, int]] = {"S": {}, "W": {}}  # how often what was acknowledged came, by sequence
+        async with client(two) as publishing, client(three_) as consuming:
+
+            async def consume(stream: str, until: int) -> None:
+                pull = await consuming.pull_subscribe_bind("c", stream)
+                found = done[stream]
+                while len(found) < until:
+                    with suppress(*TROUBLE):
+                        for message in await pull.fetch(5, timeout=2 * slowness()):
+                            seq = message.metadata.sequence.stream
+                            if seq in found:
+                                found[seq] += 1  # it came although it was acknowledged
+                            await message.ack_sync(timeout=2 * slowness())
+                            found.setdefault(seq, 0)
+
+            total = BEFORE + AFTER
+            consumers = [asyncio.create_task(consume(stream, total)) for stream in ("S", "W")]
+            async with within(3 * SECONDS):
+                for number in range(total):
+                    if number == BEFORE:
+                        one.kill()
+                        shutil.rmtree(one.data_dir)
+                    sequences[number] = await publish(publishing, "s.a", number)
+                    assert await publish(publishing, "w", number) == number + 1
+                await asyncio.gather(*consumers)
+            assert list(sequences.values()) == list(range(1, total + 1)), "each sequence is given once, in order"
+            for number, seq in sequences.items():
+                assert (await publishing.get_msg("S", seq)).data == b"%d" % number
+            assert {seq: again for seq, again in done["W"].items() if again} == {}
+            assert {seq: again for seq, again in done["S"].items() if again} == {}
+            assert (await publishing.stream_info("W")).state.messages == 0
+            assert sorted(info.config.name or "" for info in await consuming.streams_info()) == ["S", "W"]
+            one.start()  # with an empty disk: it gets its data back
+            await cluster.whole()
+            async with client(one) as back:
+                assert await publish(back, "s.a", total) == total + 1
+                assert await publish(publishing, "s.a", total + 1) == total + 2
+                assert (await back.get_msg("S", 1)).data == b"0"
+
+
+async def test_streams_of_all_nodes_are_one_service(tmp_path: Path) -> None:
+    async with three(tmp_path, 1) as cluster:
+        one, two, three_ = cluster.nodes
+        async with client(one) as home, client(two) as other, client(three_) as third:
+            await home.add_stream(name="S", subjects=["s.>"])
+            assert (await other.add_stream(name="S", subjects=["s.>"])).config.name == "S"
+            with pytest.raises(nats.js.errors.BadRequestError):
+                await other.add_stream(name="T", subjects=["s.a"])
+            await third.add_stream(name="T", subjects=["t"])
+            assert [(await each.publish("s.a", b"x")).seq for each in (home, other, third)] == [1, 2, 3]
+            subscription = await third.subscribe("s.>", ordered_consumer=True)
+            assert [(await subscription.next_msg(10.0)).metadata.sequence.stream for _ in range(3)] == [1, 2, 3]
+            bucket = await other.create_key_value(bucket="B")
+            await bucket.put("a", b"1")
+            elsewhere = await home.key_value("B")
+            assert (await elsewhere.get("a")).value == b"1"
+            watcher: Any = await elsewhere.watchall()
+            first = await watcher.updates(timeout=10)
+            assert first is not None and first.value == b"1"
+            await (await third.key_value("B")).update("a", b"2", last=1)
+            while (found := await watcher.updates(timeout=10)) is None:
+                continue
+            assert (found.key, found.value) == ("a", b"2")
+            assert sorted(info.config.name or "" for info in await home.streams_info()) == ["KV_B", "S", "T"]
+            assert (await other.account_info()).streams == 3
+            for action, arguments in (("cluster.leave", {}), ("cluster.forget", {"name": one.name})):
+                with pytest.raises(AwayError, match=r"streams of JetStream, which would be lost: S;"):
+                    (one if not arguments else two).ask(action, **arguments)
+            assert await third.delete_stream("S")
+            with pytest.raises(nats.js.errors.NotFoundError):
+                await other.stream_info("S")
+            three_.ask("stream.delete", name="T")  # by an operator
+            async with within(SECONDS):
+                while "T" in [info.config.name for info in await home.streams_info()]:
+                    await asyncio.sleep(0.05)
+            await home.add_stream(name="T", subjects=["t"])
+            assert (await third.publish("t", b"x")).seq == 1
