@@ -143,13 +143,18 @@ class ClusterRequests:
         """By a client of another node, which has looked at its rights."""
         asked = ApiRequest(call.subject, call.payload, call.headers, call.reply, requester, None, now)
         route, names = route_of(asked.subject.removeprefix(PREFIX).split("."))
-        known = bool(names) and names[0] in self.api.hub.streams
-        if known and route.handler in ABOUT_STREAMS:
+        known = bool(names) and route.handler in ABOUT_STREAMS and names[0] in self.api.hub.streams
+        if known and not self._is_elsewhere(names[0]):
             self._answer_at_home(asked, route, names)
         elif route.handler in STATUSES:
             asked.no_responders()
         else:
-            self.refuse(asked, route, ApiError(e.STREAM_NOT_FOUND))
+            self.refuse(asked, route, ApiError(e.CLUSTER_NOT_AVAILABLE if known else e.STREAM_NOT_FOUND))
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Whether another node has the stream of this name: one that is here gets no messages."""
+        entry = self.streams.registry.entries.get(name)
+        return entry is not None and entry.home != self.streams.name
 
     def _answer_at_home(self, asked: ApiRequest, route: ApiRoute, names: list[str]) -> None:
         if route.handler is stream_api.update and names[0] in self.api.hub.streams:
@@ -326,6 +331,7 @@ class _Change(RegistryChange):
         self.asked = asked
         self.route = route
         self.names = names
+        self.begun = False
 
     def decide(self, entries: Entries) -> Entries | None:
         try:
@@ -337,22 +343,34 @@ class _Change(RegistryChange):
             self.asked.refuse()
             wanted = None
         if wanted is None:
-            self.requests.end(self.names[0])
+            self.end()
         else:
+            self.begun = True
             self.requests.begin(self.names[0])
         return wanted
+
+    def end(self) -> None:
+        """If it has not begun, another change of this stream may be under way."""
+        if self.begun:
+            self.requests.end(self.names[0])
 
     def wanted(self, entries: Entries) -> Entries | None:
         """Raises ApiError, NotAllowedError. None: it is answered."""
         raise NotImplementedError
 
+    def require_here(self, entries: Entries) -> None:
+        """Raises ApiError if the entry is that of another node's stream, or of one that is being deleted."""
+        entry = entries.get(self.names[0])
+        if entry is not None and (entry.ending or entry.home != self.requests.streams.name):
+            raise ApiError(e.CLUSTER_NOT_AVAILABLE)
+
     def done(self) -> None:
-        self.requests.end(self.names[0])
+        self.end()
         service, streams = self.requests.service, self.requests.streams
         service.answer_here(self.asked, lambda then: streams.when_known(service.now(), then))
 
     def failed(self, why: str) -> None:
-        self.requests.end(self.names[0])
+        self.end()
         log.debug("a request about stream %s is refused: %s", self.names[0], why)
         self.requests.refuse(self.asked, self.route, ApiError(e.CLUSTER_NOT_AVAILABLE))
 
@@ -385,6 +403,7 @@ class _Creation(_Change):
 class _Update(_Change):
     def wanted(self, entries: Entries) -> Entries | None:
         requests, name = self.requests, self.names[0]
+        self.require_here(entries)
         check_rights(requests.api, self.route.handler, self.names, self.asked)
         checked = stream_api.checked_update(requests.api, self.names, self.asked)
         assert checked.policy is not None
@@ -400,6 +419,7 @@ class _Deletion(_Change):
         requests, name = self.requests, self.names[0]
         require_empty(self.asked.payload)
         requests.api.stream(name)
+        self.require_here(entries)
         entry = entries.get(name)
         if entry is None:
             requests.service.answer_here(self.asked)

@@ -1,0 +1,65 @@
+"""Clients of other nodes at the home of a stream: what is late, lost, refused or goes wrong there."""
+
+from __future__ import annotations
+
+from tests.cluster.stream_fleet import JetStreamPeer, StreamFleet
+from tests.cluster.test_streams_across_nodes import seen_by_all
+
+from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
+
+REGISTRY = b"/starlingmq/test/jetstream"
+
+
+class Writing(RegistryChange):
+    """Other entries, whatever they were."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+
+    def decide(self, entries: Entries) -> Entries:
+        return self.entries
+
+    def done(self) -> None:
+        pass
+
+
+def three(fleet: StreamFleet) -> list[JetStreamPeer]:
+    """Clients, one at each node, and a stream at the first."""
+    peers = [JetStreamPeer(fleet, place) for place in range(3)]
+    assert "error" not in peers[0].make("S", "s")
+    seen_by_all(fleet, "S")
+    return peers
+
+
+def test_a_deletion_that_comes_to_a_former_home_does_not_end_the_stream_of_another_one() -> None:
+    fleet = StreamFleet(3)
+    home, other, third = three(fleet)
+    fleet[0].cluster.streams.leaving = True
+    fleet[2].etcd.streams.pop(REGISTRY)  # it will not hear that the stream is another one
+    fleet[1].cluster.streams.change(Writing({}))
+    fleet.advance(0.5)
+    assert "error" not in other.make("S", "s")
+    fleet[0].cluster.streams.leaving = False
+    fleet[0].cluster.streams.on_change()
+    fleet.advance(0.5)
+    assert fleet[2].cluster.streams.registry.entries["S"].home == "n1"
+    for request in ("STREAM.DELETE.S", "STREAM.PURGE.S", "STREAM.INFO.S"):
+        assert third.api(request)["error"]["err_code"] == 10008
+    fleet.advance(0.5)
+    assert fleet[1].cluster.streams.registry.entries["S"].home == "n2"
+    assert home.ask("s", b"x") == {"stream": "S", "seq": 1} and "S" in fleet[1].state.jetstream.streams
+
+
+def test_a_change_of_a_stream_whose_entry_ends_meanwhile_is_refused() -> None:
+    fleet = StreamFleet(3)
+    home, _, _ = three(fleet)
+    streams = fleet[0].cluster.streams
+    streams.on_change = lambda: None  # it has not seen the deletion yet
+    config = {"name": "S", "subjects": ["s", "more"], "storage": "memory"}
+    entry = streams.registry.entries["S"]
+    ending = StreamEntry(entry.home, entry.subjects, entry.config, True)
+    fleet[1].cluster.streams.change(Writing({"S": ending}))
+    fleet.advance(0.5)
+    for request, body in (("UPDATE", config), ("DELETE", b"")):
+        assert home.api(f"STREAM.{request}.S", body)["error"]["err_code"] == 10008
+    assert streams.registry.entries["S"] == ending
