@@ -31,6 +31,27 @@ def three(fleet: StreamFleet) -> list[JetStreamPeer]:
     return peers
 
 
+def test_a_request_of_a_later_level_is_refused_before_anything_changes() -> None:
+    fleet = StreamFleet(3)
+    peers = three(fleet)
+    later = "Nats-Required-Api-Level: 99"
+    config = {"name": "S", "subjects": ["s", "more"], "storage": "memory"}
+    for peer in peers:
+        for request, body in (
+            ("UPDATE.S", config),
+            ("DELETE.S", b""),
+            ("CREATE.T", config | {"name": "T", "subjects": ["t"]}),
+        ):
+            reply = peer.request(f"$JS.API.STREAM.{request}", body, headers=later)
+            fleet.advance(3.0)
+            answer = peer.answer(reply)
+            assert answer is not None and b'"err_code":10185' in answer.payload
+        entries = fleet[0].cluster.streams.registry.entries
+        assert {name: (entry.subjects, entry.ending) for name, entry in entries.items()} == {"S": (("s",), False)}
+        assert peer.api("STREAM.INFO.S")["config"]["subjects"] == ["s"]
+    assert fleet[0].cluster.streams.registry.changes == 2, "the first, empty document, and the stream"
+
+
 def test_a_deletion_that_comes_to_a_former_home_does_not_end_the_stream_of_another_one() -> None:
     fleet = StreamFleet(3)
     home, other, third = three(fleet)

@@ -27,7 +27,7 @@ from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.jetstream import api_errors as e
-from starlingmq.jetstream import stream_api
+from starlingmq.jetstream import message_api, stream_api
 from starlingmq.jetstream.api import (
     ABOUT_STREAMS,
     PREFIX,
@@ -99,7 +99,9 @@ class ClusterRequests:
         """``looked``: the registry has just been read for it."""
         route, names = route_of(asked.subject.removeprefix(PREFIX).split("."))
         try:
-            if route.handler in (account_info, stream_api.infos):
+            if is_beyond(asked):
+                self.service.answer_here(asked)
+            elif route.handler in (account_info, stream_api.infos):
                 self._merge(asked, route)
             elif not names or route.handler not in ABOUT_STREAMS:
                 self.service.answer_here(asked)
@@ -157,7 +159,9 @@ class ClusterRequests:
         return entry is not None and entry.home != self.streams.name
 
     def _answer_at_home(self, asked: ApiRequest, route: ApiRoute, names: list[str]) -> None:
-        if route.handler is stream_api.update and names[0] in self.api.hub.streams:
+        if is_beyond(asked):
+            self.service.answer_here(asked)
+        elif route.handler is stream_api.update and names[0] in self.api.hub.streams:
             self._change(_Update(self, asked, route, names))
         elif route.handler is stream_api.delete and names[0] in self.api.hub.streams:
             self._change(_Deletion(self, asked, route, names))
@@ -317,6 +321,11 @@ class ClusterRequests:
         """Its entry is."""
         self.end(name)
         self._deleted.pop(name, None)
+
+
+def is_beyond(asked: ApiRequest) -> bool:
+    """Whether it asks for more than this version can: it is refused before anything is changed."""
+    return asked.headers != b"" and message_api.requires_higher_level(asked.headers)
 
 
 def _policy(config: bytes) -> StreamPolicy:
