@@ -52,6 +52,25 @@ def test_a_request_of_a_later_level_is_refused_before_anything_changes() -> None
     assert fleet[0].cluster.streams.registry.changes == 2, "the first, empty document, and the stream"
 
 
+def test_a_stream_that_is_registered_without_an_answer_of_etcd_gets_messages_again() -> None:
+    fleet = StreamFleet(3)
+    _, other, third = three(fleet)
+    entry = fleet[1].cluster.streams.registry.entries["S"]
+    fleet[0].cluster.streams.leaving = True
+    fleet[1].cluster.streams.change(Writing({}))
+    fleet.advance(0.5)
+    assert "error" not in other.make("T", "s")
+    fleet.advance(0.5)
+    fleet[0].cluster.streams.leaving = False
+    third.make("U", "u")
+    fleet.advance(0.5)
+    assert fleet[0].state.jetstream.is_aside(fleet[0].state.jetstream.streams["S"])
+    entries = fleet[1].cluster.streams.registry.entries
+    fleet[1].cluster.streams.change(Writing({"S": entry, "U": entries["U"]}))
+    fleet.advance(0.5)
+    assert third.ask("s", b"x") == {"stream": "S", "seq": 1}
+
+
 def test_a_deletion_that_comes_to_a_former_home_does_not_end_the_stream_of_another_one() -> None:
     fleet = StreamFleet(3)
     home, other, third = three(fleet)

@@ -259,6 +259,8 @@ class ClusterRequests:
                 log.info("stream %s is in the registry of the cluster, and was made", name)
             elif stream.config != config:
                 self.api.hub.change(stream, _policy(config), config)
+            else:
+                self.service.hub.take_back(stream)  # it was registered, and etcd did not say so
         except (ApiError, ValueError) as error:
             log.error("stream %s cannot be made as the cluster knows it: %s", name, error)
 
