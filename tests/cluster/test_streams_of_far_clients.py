@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tests.cluster.stream_disk import DiskFleet
 from tests.cluster.stream_fleet import JetStreamPeer, StreamFleet
 from tests.cluster.test_streams_across_nodes import seen_by_all
 
 from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
+from starlingmq.core.context.ready import Deliveries
 
 REGISTRY = b"/starlingmq/test/jetstream"
 
@@ -50,6 +54,32 @@ def test_a_request_of_a_later_level_is_refused_before_anything_changes() -> None
         assert {name: (entry.subjects, entry.ending) for name, entry in entries.items()} == {"S": (("s",), False)}
         assert peer.api("STREAM.INFO.S")["config"]["subjects"] == ["s"]
     assert fleet[0].cluster.streams.registry.changes == 2, "the first, empty document, and the stream"
+
+
+def test_what_a_far_client_removes_is_stored_before_it_is_told() -> None:
+    fleet = DiskFleet(3)
+    home, other, _ = (JetStreamPeer(fleet, place) for place in range(3))
+    home.make("S", "s", storage="file")
+    seen_by_all(fleet, "S")
+    for _ in range(3):
+        other.ask("s", b"x")
+    node: Any = fleet[0]
+    keep, stored = node._keep, []
+
+    def look() -> None:
+        told = b'"purged":3' in b"".join(
+            outgoing.message.payload
+            for write in node.writes
+            if isinstance(write, Deliveries)
+            for outgoing in write.outgoings
+        )
+        keep()
+        if told:
+            stored.append([value for fact, value in node.disk.facts.items() if fact.startswith(b"js/f/")])
+
+    node._keep = look
+    assert other.api("STREAM.PURGE.S")["purged"] == 3
+    assert stored == [[b"4"]]
 
 
 def test_a_stream_that_is_registered_without_an_answer_of_etcd_gets_messages_again() -> None:

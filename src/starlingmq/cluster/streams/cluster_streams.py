@@ -256,6 +256,7 @@ class ClusterStreams(Subsystem):
             self._notices.append(f"node {node}: {error}")
             self.wake()
             return
+        called = False
         for frame in frames:
             if isinstance(frame, Shown):
                 self._shown(frame)
@@ -267,6 +268,7 @@ class ClusterStreams(Subsystem):
                 requester = self._requester(node, frame.client)
                 self.on_call(requester, frame)
                 self._keep(requester)
+                called = True
             elif isinstance(frame, ClientGone):
                 gone = self._far.pop((node, frame.client), None)
                 if gone is not None:
@@ -276,6 +278,8 @@ class ClusterStreams(Subsystem):
             elif frame.number in self._questions:
                 self._answered(frame.number, self._questions[frame.number], node, frame.payload)
         self._hub.save_awaited()
+        if called:
+            self._hub.save_removed()
 
     def _requester(self, node: int, client_id: str) -> FarRequester:
         found = self._far.get((node, client_id))

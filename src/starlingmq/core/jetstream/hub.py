@@ -694,6 +694,12 @@ class JetStream(JetStreamPort):
                 self._save(reader)
         self._awaited = {}
 
+    def save_removed(self) -> None:
+        """What was removed is answered in this turn."""
+        for stream in self._noticed:
+            if not stream.removed:
+                stream.flush()
+
     def _store_all(self, now: float) -> None:
         """All changes. A large state, which is stored whole, rests for longer before it is stored again."""
         rest: dict[BoundConsumer, None] = {}
