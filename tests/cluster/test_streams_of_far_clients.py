@@ -82,6 +82,37 @@ def test_what_a_far_client_removes_is_stored_before_it_is_told() -> None:
     assert stored == [[b"4"]]
 
 
+def test_a_client_that_was_gone_before_its_request_was_passed_on_waits_for_nothing() -> None:
+    fleet = StreamFleet(3)
+    home, other, _ = (JetStreamPeer(fleet, place) for place in range(3))
+    fleet[1].etcd.streams.pop(REGISTRY)  # its node looks for the stream before it passes on
+    home.make("S", "s")
+    home.consume("S", "c")
+    other.peer.pub("$JS.API.CONSUMER.MSG.NEXT.S.c", b'{"batch":5}', other.inbox)
+    other.peer.fake.drop()
+    fleet.advance(1.0)
+    assert "S" in fleet[1].cluster.streams.registry.entries
+    assert home.api("CONSUMER.INFO.S.c")["num_waiting"] == 0
+
+
+def test_the_end_of_a_client_is_told_again_when_something_is_sent_to_it() -> None:
+    fleet = StreamFleet(3)
+    home, other, _ = three(fleet)
+    home.consume("S", "c")
+    other.peer.pub("$JS.API.CONSUMER.MSG.NEXT.S.c", b'{"batch":5}', other.inbox)
+    fleet.advance(0.1)
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.advance(10.0)
+    other.peer.fake.drop()
+    fleet.advance(1.0)
+    fleet.heal()
+    fleet.advance(10.0)
+    home.ask("s", b"x")
+    fleet.advance(0.5)
+    assert home.api("CONSUMER.INFO.S.c")["num_waiting"] == 0 and fleet[0].cluster.streams._far == {}
+
+
 def test_a_stream_that_is_registered_without_an_answer_of_etcd_gets_messages_again() -> None:
     fleet = StreamFleet(3)
     _, other, third = three(fleet)

@@ -27,7 +27,7 @@ from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.jetstream import api_errors as e
-from starlingmq.jetstream import message_api, stream_api
+from starlingmq.jetstream import consumer_api, message_api, stream_api
 from starlingmq.jetstream.api import (
     ABOUT_STREAMS,
     PREFIX,
@@ -129,6 +129,8 @@ class ClusterRequests:
     def pass_on(self, asked: ApiRequest, route: ApiRoute, names: list[str], entry: StreamEntry) -> None:
         """Raises ApiError, NotAllowedError."""
         check_rights(self.api, route.handler, names, asked)
+        if route.handler is consumer_api.next_message and asked.requester.is_gone():
+            return  # the home would not hear of its end any more
         home = self.streams.number_of(entry.home)
         if self.streams.outbox.reaches(home):
             requester = asked.requester

@@ -259,7 +259,7 @@ class ClusterStreams(Subsystem):
         called = False
         for frame in frames:
             if isinstance(frame, Shown):
-                self._shown(frame)
+                self._shown(node, frame)
             elif isinstance(frame, AckPassed):
                 requester = self._requester(node, frame.client)
                 self._hub.acknowledge_for(requester, frame.subject, frame.payload, frame.reply)
@@ -301,12 +301,12 @@ class ClusterStreams(Subsystem):
             del self._questions[number]
             question.done(question.told)
 
-    def _shown(self, shown: Shown) -> None:
+    def _shown(self, node: int, shown: Shown) -> None:
         payload = shown.tail[len(shown.tail) - 2 - shown.size : -2] if shown.size else b""
         message = Message(shown.topic, payload, 0, False, shown.properties, 0.0, "", self._broker.ctx.now)
         message.shape, message.head, message.tail = SHAPE_HEADERS, shown.head, shown.tail
         if shown.client:
-            self._shown_to(shown, message)
+            self._shown_to(node, shown, message)
             return
         if shown.group:
             group = self._broker.router.group(shown.group)
@@ -319,11 +319,12 @@ class ClusterStreams(Subsystem):
             return
         self._broker.delivery.fan_out(message, route, self._elsewhere)
 
-    def _shown_to(self, shown: Shown, message: Message) -> None:
+    def _shown_to(self, node: int, shown: Shown, message: Message) -> None:
         session = self._broker.ctx.sessions.get(shown.client)
         client = None if session is None else session.client
         nats = None if client is None else client.protocol_handler
         if client is None or not isinstance(nats, NatsClient):
+            self.outbox.add(node, ClientGone(shown.client))  # the first one may have been lost
             return
         if not shown.head:
             self._hub.requester(client, nats).has_no_responders(shown.topic)
