@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cluster.stream_disk import DiskFleet
+from tests.cluster.stream_disk import DiskFleet, DiskNode
 from tests.cluster.stream_fleet import JetStreamPeer, StreamFleet
 from tests.cluster.test_streams_across_nodes import seen_by_all
 
+from starlingmq.cluster.streams.cluster_streams import QUESTIONS_MAX
 from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
 from starlingmq.core.context.ready import Deliveries
 
@@ -113,6 +114,51 @@ def test_the_end_of_a_client_is_told_again_when_something_is_sent_to_it() -> Non
     assert home.api("CONSUMER.INFO.S.c")["num_waiting"] == 0 and fleet[0].cluster.streams._far == {}
 
 
+def test_a_request_that_fails_at_the_home_stops_no_others() -> None:
+    fleet = DiskFleet(3)
+    home, other, _ = (JetStreamPeer(fleet, place) for place in range(3))
+    home.make("S", "s", storage="file")
+    seen_by_all(fleet, "S")
+    home.ask("s", b"x")
+    fleet.kill("n1")
+    fleet.serve("n1")
+    fleet.advance(10.0)
+    node = fleet.named("n1")
+    assert isinstance(node, DiskNode)
+
+    def unreadable(seq: int, count: int) -> Any:
+        raise OSError("a bad disk")
+
+    (definition,) = node.disk.streams.values()
+    vars(definition.log)["read"] = unreadable
+    first = other.inbox + ".a"
+    other.peer.send(
+        f"PUB $JS.API.STREAM.MSG.GET.S {first} 9", '{"seq":1}', f"PUB $JS.API.STREAM.INFO.S {other.inbox}.b 0", ""
+    )
+    assert other.wait(lambda: other.answer(f"{other.inbox}.b"), 3.0) and other.answer(first) is None
+
+
+def test_requests_of_far_clients_take_their_share_of_a_turn() -> None:
+    fleet = StreamFleet(3)
+    _, other, _ = three(fleet)
+    ctx: Any = fleet[0].state.ctx
+    asked = other.request("$JS.API.STREAM.INFO.S")
+    assert other.wait(lambda: other.answer(asked), 3.0)
+    left = []
+    streams = fleet[0].cluster.streams
+    take = streams.take
+
+    def look(node: int, payload: bytes) -> None:
+        before = ctx.work
+        take(node, payload)
+        left.append(before - ctx.work)
+
+    streams.take = look  # type: ignore[method-assign]
+    other.peer.send(*[f"PUB $JS.API.STREAM.INFO.S {other.inbox}.{number} 0\r\n" for number in range(10)])
+    fleet.advance(0.5)
+    assert sum(left) >= 320
+
+
 def test_a_stream_that_is_registered_without_an_answer_of_etcd_gets_messages_again() -> None:
     fleet = StreamFleet(3)
     _, other, third = three(fleet)
@@ -164,3 +210,18 @@ def test_a_change_of_a_stream_whose_entry_ends_meanwhile_is_refused() -> None:
     for request, body in (("UPDATE", config), ("DELETE", b"")):
         assert home.api(f"STREAM.{request}.S", body)["error"]["err_code"] == 10008
     assert streams.registry.entries["S"] == ending
+
+
+def test_lists_that_wait_for_other_nodes_are_bounded() -> None:
+    fleet = StreamFleet(3)
+    _, other, _ = three(fleet)
+    fleet.cut(1, 2, False)
+    inboxes = [f"{other.inbox}.l{number}" for number in range(QUESTIONS_MAX + 10)]
+    for each in inboxes:
+        other.peer.pub("$JS.API.STREAM.LIST", b"", each)
+    assert len(fleet[1].cluster.streams._questions) == QUESTIONS_MAX
+    early = other.answer(inboxes[-1])
+    assert early is not None and b'"missing":["S"]' in early.payload and other.answer(inboxes[0]) is None
+    fleet.heal()
+    fleet.advance(5.0)
+    assert all(other.answer(each) for each in inboxes) and not fleet[1].cluster.streams._questions

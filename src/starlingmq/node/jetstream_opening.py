@@ -70,7 +70,10 @@ class LazyService:
         """By a client of another node."""
         self.load()
         assert self._requests is not None
-        self._requests.called(requester, call, self._driver.clock())
+        try:
+            self._requests.called(requester, call, self._driver.clock())
+        except Exception:  # as for a client of this node: others go on
+            log.exception("a request of a client of another node failed: %s", call.subject)
 
     def take(self, request: SystemRequest) -> None:
         if request.kind == REQUEST:

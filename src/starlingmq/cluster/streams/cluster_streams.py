@@ -43,7 +43,7 @@ from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group
 from starlingmq.core.jetstream.far_streams import FarStreams
-from starlingmq.core.jetstream.hub import FLOW
+from starlingmq.core.jetstream.hub import FLOW, REQUEST_WORK
 from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.nats_client import SHAPE_HEADERS, NatsClient
@@ -56,6 +56,7 @@ from starlingmq.wire.reasons import MqttError
 
 SINCE: Final = (0, 2)
 ANSWER_SECONDS: Final = 2.0  # for what homes tell of their streams
+QUESTIONS_MAX: Final = 256  # that are open; others are answered without the other nodes
 KNOWN_SECONDS: Final = 2.0  # for other nodes to know the subjects of a new stream
 
 
@@ -240,6 +241,8 @@ class ClusterStreams(Subsystem):
 
     def ask(self, names: dict[int, list[str] | None], now: float, done: Callable[[dict[int, bytes]], None]) -> None:
         """Ask nodes about their streams; ``done`` gets the answers of those that answer in time."""
+        if len(self._questions) >= QUESTIONS_MAX:  # each keeps what it will answer
+            names = {}
         self._asked += 1
         question = self._questions[self._asked] = Question(list(names), now + ANSWER_SECONDS, done)
         for node, wanted in names.items():
@@ -257,6 +260,7 @@ class ClusterStreams(Subsystem):
             self.wake()
             return
         called = False
+        self._hub.spend(len(frames))
         for frame in frames:
             if isinstance(frame, Shown):
                 self._shown(node, frame)
@@ -265,6 +269,7 @@ class ClusterStreams(Subsystem):
                 self._hub.acknowledge_for(requester, frame.subject, frame.payload, frame.reply)
                 self._keep(requester)
             elif isinstance(frame, ApiCall):
+                self._hub.spend(REQUEST_WORK)
                 requester = self._requester(node, frame.client)
                 self.on_call(requester, frame)
                 self._keep(requester)
@@ -274,6 +279,7 @@ class ClusterStreams(Subsystem):
                 if gone is not None:
                     gone.leave()
             elif isinstance(frame, StreamsAsked):
+                self._hub.spend(REQUEST_WORK)
                 self.outbox.add(node, StreamsTold(frame.number, self.on_ask(frame.names)))
             elif frame.number in self._questions:
                 self._answered(frame.number, self._questions[frame.number], node, frame.payload)

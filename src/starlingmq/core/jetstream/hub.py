@@ -319,6 +319,10 @@ class JetStream(JetStreamPort):
         """Set the time of the next actions of the service."""
         self.ctx.now = now
 
+    def spend(self, work: int) -> None:
+        """Take work from the turn, for requests of other nodes."""
+        self.ctx.work -= work
+
     def request(
         self, client: Client, nats: NatsClient, subject: bytes, headers: bytes, payload: bytes, reply: bytes
     ) -> bool:
