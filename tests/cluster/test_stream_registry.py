@@ -122,6 +122,21 @@ def test_a_change_whose_answer_is_lost_is_seen_later() -> None:
     assert nodes["a"].entries["S"].home == nodes["b"].entries["S"].home == "a"
 
 
+def test_a_read_after_an_error_of_etcd_waits_for_the_one_that_is_sent_later() -> None:
+    nodes = Nodes("a")
+    value, called = nodes["a"]._value, list[int]()
+    nodes.lost = "a"
+    nodes["a"].look_again(nodes.now, lambda: called.append(value.reads))
+    while not called:
+        nodes.rest(0.01)
+    nodes.lost = ""
+    nodes["a"].look_again(nodes.now, lambda: called.append(value.reads))
+    nodes["a"].answered(EtcdState(True), nodes.now)
+    assert len(called) == 1, "etcd is asked a little later"
+    nodes.rest()
+    assert called == [called[0], called[0] + 1]
+
+
 def test_the_registry_is_bounded() -> None:
     nodes = Nodes("a")
     large = Creation("a", "S", BYTES_MAX)

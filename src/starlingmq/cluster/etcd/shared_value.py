@@ -77,7 +77,7 @@ class SharedValue:
         if self._reading:
             return self._begun + 1  # the one under way may be of before
         self.tick(now)
-        return self._begun
+        return self._begun if self._reading else self._begun + 1  # after an error it is sent later
 
     def propose(self, value: bytes) -> str:
         """Write a value that was made from the present one. Returns why that is refused, or "": then
