@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.cluster.stream_disk import DiskFleet, DiskNode
 from tests.cluster.stream_fleet import JetStreamPeer, StreamFleet
 from tests.cluster.test_streams_across_nodes import seen_by_all
@@ -225,3 +226,26 @@ def test_lists_that_wait_for_other_nodes_are_bounded() -> None:
     fleet.heal()
     fleet.advance(5.0)
     assert all(other.answer(each) for each in inboxes) and not fleet[1].cluster.streams._questions
+
+
+@pytest.mark.parametrize("crew", ["", "crew"])
+def test_a_push_consumer_waits_for_the_node_of_its_subscriber(crew: str) -> None:
+    fleet = StreamFleet(3)
+    home, other, _ = three(fleet)
+    other.peer.send(f"SUB push {crew} 9")
+    config = {"durable_name": "p", "ack_policy": "none", "deliver_subject": "push", "deliver_group": crew}
+    assert "error" not in home.api("CONSUMER.DURABLE.CREATE.S.p", {"stream_name": "S", "config": config})
+    home.ask("s", b"1")
+    fleet.cut(1, 2)
+    fleet.cut(2, 3)
+    fleet.advance(10.0)
+    home.ask("s", b"2")
+    fleet.advance(1.0)
+    fleet.heal()
+    fleet.advance(10.0)
+    other.look()
+    assert [each.payload for each in other.messages] == [b"1", b"2"]
+    home.ask("s", b"3")
+    fleet.advance(1.0)
+    other.look()
+    assert [each.payload for each in other.messages] == [b"1", b"2", b"3"]

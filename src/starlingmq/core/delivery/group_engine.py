@@ -113,6 +113,7 @@ class GroupEngine(GroupPort):
             del unreached[node]
         else:
             unreached[node] = None
+        self.router.awaited_changes += 1
         for group in self.router.groups():
             if group.chooser == node or node in group.counts:
                 self.changed(group)

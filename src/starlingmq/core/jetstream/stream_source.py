@@ -72,4 +72,8 @@ class StreamSource(ConsumerSource):
             route = self.router.resolve(reply)
         except MqttError:
             return False
-        return len(route.subscriptions) + len(route.groups) != 0
+        for subscription in route.subscriptions:
+            node = subscription.session.node
+            if node == 0 or node not in self.router.unreached:
+                return True
+        return len(route.groups) != 0

@@ -104,7 +104,8 @@ class Router:
     strategies: dict[bytes, int]  # of groups by name
     strategy: int  # of all others
     awaited: dict[bytes, None]  # topics whose subscribers are counted for push consumers
-    awaited_changes: int  # counts changes of filters that are one of these; ``version`` counts those with wildcards
+    awaited_changes: int  # counts changes of filters that are one of these, and of the nodes that are reached;
+    # ``version`` counts changes of those with wildcards
     watcher: FilterWatcher | None  # is told which filters have got or lost subscribers
     _groups: dict[bytes, Group]  # by "name/filter"
     _seed: int
