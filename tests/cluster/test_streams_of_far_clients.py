@@ -12,6 +12,7 @@ from tests.cluster.test_streams_across_nodes import seen_by_all
 from starlingmq.cluster.streams.cluster_streams import QUESTIONS_MAX
 from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
 from starlingmq.core.context.ready import Deliveries
+from starlingmq.core.messages.message import Message
 
 REGISTRY = b"/starlingmq/test/jetstream"
 
@@ -249,3 +250,16 @@ def test_a_push_consumer_waits_for_the_node_of_its_subscriber(crew: str) -> None
     fleet.advance(1.0)
     other.look()
     assert [each.payload for each in other.messages] == [b"1", b"2", b"3"]
+
+
+def test_the_clock_of_another_node_does_not_lead_the_times_of_a_stream() -> None:
+    fleet = StreamFleet(3)
+    three(fleet)
+    state = fleet[0].state
+    stream = state.jetstream.streams["S"]
+    peer = state.peers.by_number[2]
+    for seconds in (86400.0, -86400.0):
+        message = Message(b"s", b"x", 1, False, b"", 0.0, "$nats/1", fleet.now + seconds)
+        state.jetstream.arrived(message, stream, peer.session, True)
+    assert stream.index.last == 2
+    assert [stream.index.time_of(seq) for seq in (1, 2)] == [fleet.now, fleet.now]

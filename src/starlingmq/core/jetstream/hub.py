@@ -363,7 +363,8 @@ class JetStream(JetStreamPort):
         if reply and alone:
             message.properties = message.properties[REPLY_PROPERTY + len(reply) :]
             message.octets -= REPLY_PROPERTY + len(reply)
-        message.published_at = max(message.published_at, sequenced.last_time)  # of the clock of another node
+        # of the clock of another node
+        message.published_at = max(min(message.published_at, self.ctx.now), sequenced.last_time)
         sequenced.take(self.ctx, message)
         if reply and self.far is not None and not sequenced.policy.no_ack:
             self.far.answer(source.node, message.publisher, reply, _outcome(sequenced))
