@@ -263,3 +263,27 @@ def test_the_clock_of_another_node_does_not_lead_the_times_of_a_stream() -> None
         state.jetstream.arrived(message, stream, peer.session, True)
     assert stream.index.last == 2
     assert [stream.index.time_of(seq) for seq in (1, 2)] == [fleet.now, fleet.now]
+
+
+def test_an_isolated_home_delivers_nothing_and_sends_its_clients_to_other_nodes() -> None:
+    """Another node may serve its streams, in its place."""
+    fleet = StreamFleet(3)
+    home, _, _ = three(fleet)
+    home.consume("S", "c", ack_wait=int(15e9))
+    waiting, asking = JetStreamPeer(fleet, 0, "waiting"), JetStreamPeer(fleet, 0, "asking")
+    home.ask("s", b"x")
+    (first,) = home.pull("S", "c", 1)
+    waiting.peer.pub("$JS.API.CONSUMER.MSG.NEXT.S.c", b"1", waiting.inbox)
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.advance(20.0)
+    assert fleet[0].state.ctx.isolated
+    waiting.look()
+    assert waiting.messages == [], "it was due again meanwhile"
+    asking.peer.pub("$JS.API.CONSUMER.MSG.NEXT.S.c", b"1", asking.inbox)
+    home.peer.pub(first.reply, b"+ACK")
+    assert asking.peer.closed and home.peer.closed
+    fleet.heal()
+    fleet.advance(10.0)
+    waiting.look()
+    assert [each.payload for each in waiting.messages] == [b"x"]

@@ -444,7 +444,7 @@ class JetStream(JetStreamPort):
         """Whether another turn has something to do now."""
         if not self.enabled:
             return False  # ``turn`` is not called
-        if self._active or self.reads.pending():
+        if (self._active and not self.ctx.isolated) or self.reads.pending():
             return True
         for stream in self._noticed:  # noqa: SIM110  a generator would be made
             if stream.seen < stream.end():
@@ -473,7 +473,7 @@ class JetStream(JetStreamPort):
             self._show_news()
         if self._pushed and self._version != self.router.version + self.router.awaited_changes:
             self._look_for_subscribers()
-        if self._active:
+        if self._active and not ctx.isolated:  # else another node may deliver its messages
             self._fill()
         if self._awaited:
             self.save_awaited()

@@ -139,7 +139,8 @@ class NatsPublishing:
     def _is_acknowledgement(self, client: Client, nats: NatsClient, reader: NatsReader) -> bool:
         """Whether it is one for a consumer here: they are many, and each has a subject of its own, which is not
         translated."""
-        if client.rights is not None or self.ctx.ask_publish or not reader.subject.startswith(ACK):
+        ctx = self.ctx
+        if client.rights is not None or ctx.ask_publish or ctx.isolated or not reader.subject.startswith(ACK):
             return False
         reply = topic_of(reader.reply) if reader.reply else b""
         if not self.jetstream.acknowledge(client, nats, reader.subject, reader.payload, reply):
@@ -154,6 +155,9 @@ class NatsPublishing:
         it."""
         subject = reader.subject
         taken = False
+        if self.ctx.isolated:  # another node may serve the streams of this one
+            self.errors.isolated(client)
+            return True
         if subject.startswith(ACKNOWLEDGEMENTS):
             taken = self.jetstream.acknowledge(client, nats, subject, reader.payload, reply)
         elif subject.startswith(API) and not self._is_passed_on(topic):
