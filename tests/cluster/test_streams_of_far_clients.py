@@ -287,3 +287,17 @@ def test_an_isolated_home_delivers_nothing_and_sends_its_clients_to_other_nodes(
     fleet.advance(10.0)
     waiting.look()
     assert [each.payload for each in waiting.messages] == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "told", [b"?", b"[]", b'{"streams":[1],"memory":"x"}', b'{"streams":"x"}', b'{"streams":[{}]}']
+)
+def test_what_another_node_tells_in_another_form_spoils_no_list(told: bytes) -> None:
+    fleet = StreamFleet(3)
+    home, other, _ = three(fleet)
+    other.make("T", "t")
+    seen_by_all(fleet, "T")
+    fleet[0].cluster.streams.on_ask = lambda names: told
+    found = other.api("STREAM.LIST")
+    assert ([each["config"]["name"] for each in found["streams"]], found["missing"]) == (["T"], ["S"])
+    assert other.api("INFO")["streams"] == 1 and home.api("INFO")["streams"] == 2

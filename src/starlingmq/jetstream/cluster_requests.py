@@ -203,9 +203,10 @@ class ClusterRequests:
     def _answer_sum(self, asked: ApiRequest, route: ApiRoute, fields: dict[str, Any], told: dict[int, bytes]) -> None:
         self.api.total += 1
         for payload in told.values():
-            other = msgspec.json.decode(payload)
+            other = _told(payload)
             for name in SUMMED:
-                fields[name] += other.get(name, 0)
+                found = other.get(name)
+                fields[name] += found if isinstance(found, int) else 0
         self.service.reply(asked, answered(route, fields))
 
     def _answer_list(
@@ -220,7 +221,10 @@ class ClusterRequests:
         self.api.total += 1
         by_name = {info["config"]["name"]: info for info in infos}
         for payload in told.values():
-            by_name.update({info["config"]["name"]: info for info in msgspec.json.decode(payload).get("streams", [])})
+            try:
+                by_name.update({info["config"]["name"]: info for info in _told(payload).get("streams", [])})
+            except (TypeError, LookupError):
+                log.warning("another node tells of its streams in a form that is not known here")
         fields["streams"] = [by_name[name] for name in names if name in by_name]
         missing = [name for name in names if name not in by_name]
         if missing:
@@ -330,6 +334,14 @@ class ClusterRequests:
 def is_beyond(asked: ApiRequest) -> bool:
     """Whether it asks for more than this version can: it is refused before anything is changed."""
     return asked.headers != b"" and message_api.requires_higher_level(asked.headers)
+
+
+def _told(payload: bytes) -> dict[str, Any]:
+    """What another node tells of its streams; nothing if this version cannot read it."""
+    try:
+        return msgspec.json.decode(payload, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
 
 
 def _policy(config: bytes) -> StreamPolicy:
