@@ -146,19 +146,20 @@ def test_requests_of_far_clients_take_their_share_of_a_turn() -> None:
     ctx: Any = fleet[0].state.ctx
     asked = other.request("$JS.API.STREAM.INFO.S")
     assert other.wait(lambda: other.answer(asked), 3.0)
-    left = []
-    streams = fleet[0].cluster.streams
-    take = streams.take
+    used = []
+    peers = fleet[0].state.peers
+    hear = peers.control
+    assert hear is not None
 
     def look(node: int, payload: bytes) -> None:
         before = ctx.work
-        take(node, payload)
-        left.append(before - ctx.work)
+        hear(node, payload)
+        used.append(before - ctx.work)
 
-    streams.take = look  # type: ignore[method-assign]
+    peers.control = look
     other.peer.send(*[f"PUB $JS.API.STREAM.INFO.S {other.inbox}.{number} 0\r\n" for number in range(10)])
     fleet.advance(0.5)
-    assert sum(left) >= 320
+    assert sum(used) >= 320
 
 
 def test_a_stream_that_is_registered_without_an_answer_of_etcd_gets_messages_again() -> None:
