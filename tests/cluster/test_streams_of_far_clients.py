@@ -302,3 +302,20 @@ def test_what_another_node_tells_in_another_form_spoils_no_list(told: bytes) -> 
     found = other.api("STREAM.LIST")
     assert ([each["config"]["name"] for each in found["streams"]], found["missing"]) == (["T"], ["S"])
     assert other.api("INFO")["streams"] == 1 and home.api("INFO")["streams"] == 2
+
+
+def test_acknowledgements_go_to_the_home_and_not_to_a_stream_of_the_same_name_that_is_aside() -> None:
+    fleet = StreamFleet(3)
+    home, other, _ = three(fleet)
+    home.consume("S", "c")
+    fleet[0].cluster.streams.leaving = True
+    fleet[1].cluster.streams.change(Writing({}))
+    fleet.advance(0.5)
+    assert "error" not in other.make("S", "s") and "error" not in other.consume("S", "c")
+    fleet[0].cluster.streams.leaving = False
+    fleet[0].cluster.streams.on_change()
+    fleet.advance(0.5)
+    assert home.ask("s", b"x") == {"stream": "S", "seq": 1}
+    (message,) = home.pull("S", "c", 1)
+    assert home.ask(message.reply, b"+ACK") is not None
+    assert other.api("CONSUMER.INFO.S.c")["num_ack_pending"] == 0

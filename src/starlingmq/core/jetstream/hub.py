@@ -377,10 +377,14 @@ class JetStream(JetStreamPort):
     def acknowledge(self, client: Client, nats: NatsClient, subject: bytes, payload: bytes, reply: bytes) -> bool:
         if client.rights is not None and kind_of(payload) == NEXT and not _may_ask(client.rights, subject):
             payload = b""
-        requester = self.requester(client, nats)
-        if self.acknowledge_for(requester, subject, payload, reply):
-            return True
-        return self.far is not None and self.far.acknowledge(requester, subject, payload, reply)
+        requester, far = self.requester(client, nats), self.far
+        if far is None:
+            return self.acknowledge_for(requester, subject, payload, reply)
+        if len(self._aside) != 0 and far.acknowledge(requester, subject, payload, reply):
+            return True  # a stream that is aside may have the name of that one
+        return self.acknowledge_for(requester, subject, payload, reply) or far.acknowledge(
+            requester, subject, payload, reply
+        )
 
     def acknowledge_for(self, requester: Requester, subject: bytes, payload: bytes, reply: bytes) -> bool:
         """Whether it is for a stream here."""
