@@ -152,7 +152,14 @@ def test_a_document_of_a_later_version_changes_nothing() -> None:
     nodes["a"].ask(Creation("a", "S"))
     nodes.rest()
     changes = nodes["a"].changes
-    nodes["a"]._read(b'{"streams": 7}')
+    for later in (
+        b'{"streams": 7}',
+        b'{"streams":{},"more":1}',  # it would be gone with the next change of this node
+        b'{"streams":{"T":{"home":"a","subjects":[],"config":"","more":1}}}',
+    ):
+        nodes["a"].known = True
+        nodes["a"]._read(later)
+        assert not nodes["a"].known, later
     assert not nodes["a"].known and list(nodes["a"].entries) == ["S"] and nodes["a"].changes == changes
 
 

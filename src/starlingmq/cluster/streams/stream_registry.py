@@ -32,7 +32,7 @@ FULL: Final = "the registry of streams is full"
 BUSY: Final = "too many changes of streams wait for etcd"
 
 
-class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """``home``: the name of a node. ``subjects`` are topic filters, ``config`` is the JSON of the API. ``ending``: it
     is being deleted: its home removes its data, and then the entry."""
 
@@ -182,7 +182,7 @@ def encode_entries(entries: Entries) -> bytes:
     return msgspec.json.encode({"streams": dict(sorted(entries.items()))})
 
 
-class _Document(msgspec.Struct):
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
     streams: dict[str, StreamEntry] = {}
 
 
