@@ -319,3 +319,20 @@ def test_acknowledgements_go_to_the_home_and_not_to_a_stream_of_the_same_name_th
     (message,) = home.pull("S", "c", 1)
     assert home.ask(message.reply, b"+ACK") is not None
     assert other.api("CONSUMER.INFO.S.c")["num_ack_pending"] == 0
+
+
+def test_a_home_that_has_lost_its_disk_says_which_streams_are_empty(caplog: pytest.LogCaptureFixture) -> None:
+    fleet = DiskFleet(3)
+    home, *_ = (JetStreamPeer(fleet, place) for place in range(3))
+    home.make("S", "s", storage="file")
+    home.make("M", "m")
+    seen_by_all(fleet, "M")
+    fleet.kill("n1")
+    del fleet.disks["n1"]
+    fleet.serve("n1")
+    fleet.advance(10.0)
+    assert sorted(fleet.nodes[2].state.jetstream.streams) == ["M", "S"]
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warnings == [
+        "stream S is in the registry of the cluster, and was not here: it was made again, without the messages it had"
+    ]

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("starlingmq.jetstream")
 
 AGAIN_SECONDS: Final = 2.0
+MADE: Final = "stream %s is in the registry of the cluster, and was not here: it was made%s"
+LOST: Final = " again, without the messages it had"
 SUMMED: Final = ("memory", "storage", "reserved_memory", "reserved_storage", "streams", "consumers")
 
 
@@ -261,8 +263,12 @@ class ClusterRequests:
         config = entry.config.encode()
         try:
             if stream is None:
-                self.api.hub.create(name, _policy(config), config)
-                log.info("stream %s is in the registry of the cluster, and was made", name)
+                policy = _policy(config)
+                self.api.hub.create(name, policy, config)
+                level, lost = (logging.INFO, "") if policy.memory else (logging.WARNING, LOST)
+                log.log(
+                    level, "stream %s is in the registry of the cluster, and was not here: it was made%s", name, lost
+                )
             elif stream.config != config:
                 self.api.hub.change(stream, _policy(config), config)
             else:
