@@ -343,7 +343,7 @@ def is_beyond(asked: ApiRequest) -> bool:
 
 
 def _told(payload: bytes) -> dict[str, Any]:
-    """What another node tells of its streams; nothing if this version cannot read it."""
+    """The answer of another node about its streams; nothing if this version cannot read it."""
     try:
         return msgspec.json.decode(payload, type=dict[str, Any])
     except msgspec.MsgspecError:

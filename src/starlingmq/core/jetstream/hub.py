@@ -704,7 +704,7 @@ class JetStream(JetStreamPort):
         self._awaited = {}
 
     def save_removed(self) -> None:
-        """What was removed is answered in this turn."""
+        """Removals are answered in this turn."""
         for stream in self._noticed:
             if not stream.removed:
                 stream.flush()
