@@ -1,9 +1,10 @@
 """Messages that three nodes store, per second of their CPU: ``python -m bench.copies_jetstream``. A stream of
-StarlingMQ with ``cluster.copies: 3`` beside a file stream of JetStream with three replicas (R3), one after the other.
+StarlingMQ with ``cluster.copies: 3``, by MQTT and by JetStream, beside a file stream of nats-server with three replicas
+(R3), one after the other.
 
-One publisher at the node that leads keeps ``WINDOW`` messages unacknowledged; an acknowledgement means stored by the
-nodes that each of them asks for (JetStream: by a majority). Both leave it to the system when files are synced. The CPU
-is that of the three brokers, without StarlingMQ's etcds.
+One publisher at the node that leads, or has the stream, keeps ``WINDOW`` messages unacknowledged. An acknowledgement
+means stored by the nodes that each of them asks for (nats-server: by a majority). Both leave it to the system when
+files are synced. The CPU is that of the three brokers, without StarlingMQ's etcds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -95,7 +96,11 @@ def jetstreams(binary: Path) -> Iterator[list[tuple[int, int]]]:
             conf = folder / "nats.conf"
             conf.write_text(
                 CONF.format(
-                    number=number, port=ports[number], route=ports[3 + number], routes=routes, folder=folder / "data"
+                    number=number + 1,
+                    port=ports[number],
+                    route=ports[3 + number],
+                    routes=routes,
+                    folder=folder / "data",
                 )
             )
             process = subprocess.Popen(
@@ -136,30 +141,40 @@ async def _ignore(error: Exception) -> None:
     """The servers may not listen yet."""
 
 
-def of_jetstream(binary: Path, messages: int) -> float:
+def of_jetstream(binary: Path | None, messages: int) -> float:
+    """Of nats-server, or without a binary of StarlingMQ."""
+    if binary is None:
+        with cluster({"STARLINGMQ_CLUSTER__COPIES": "3"}, nats=True) as nodes:
+            until(lambda: all_in_step(nodes, 3), "all are in step")
+            return _published([(node.pid, node.nats_port) for node in nodes], messages)
     with jetstreams(binary) as servers:
-        leader = asyncio.run(make_stream([port for _, port in servers]))
-        writer = socket.create_connection(("127.0.0.1", servers[leader][1]), timeout=30.0)
-        writer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        writer.sendall(b'CONNECT {"verbose":false}\r\nSUB _INBOX.b 1\r\nPING\r\n')
-        inbox = b""
-        while b"PONG\r\n" not in inbox:
-            inbox += writer.recv(65_536)
-        frame = b"PUB %b _INBOX.b %d\r\n%b\r\n" % (SUBJECT.encode(), PAYLOAD, b"." * PAYLOAD)
-        before = sum(cpu(pid) for pid, _ in servers)
-        acknowledged = 0
-        inbox = b""
-        for sent in range(1, messages + 1):
-            writer.sendall(frame)
-            while sent - acknowledged >= WINDOW:
-                inbox, count = _acknowledgements(writer, inbox)
-                acknowledged += count
-        while acknowledged < messages:
+        return _published(servers, messages)
+
+
+def _published(servers: list[tuple[int, int]], messages: int) -> float:
+    """CPU in microseconds of all of them for a message."""
+    leader = asyncio.run(make_stream([port for _, port in servers]))
+    writer = socket.create_connection(("127.0.0.1", servers[leader - 1][1]), timeout=30.0)
+    writer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    writer.sendall(b'CONNECT {"verbose":false}\r\nSUB _INBOX.b 1\r\nPING\r\n')
+    inbox = b""
+    while b"PONG\r\n" not in inbox:
+        inbox += writer.recv(65_536)
+    frame = b"PUB %b _INBOX.b %d\r\n%b\r\n" % (SUBJECT.encode(), PAYLOAD, b"." * PAYLOAD)
+    before = sum(cpu(pid) for pid, _ in servers)
+    acknowledged = 0
+    inbox = b""
+    for sent in range(1, messages + 1):
+        writer.sendall(frame)
+        while sent - acknowledged >= WINDOW:
             inbox, count = _acknowledgements(writer, inbox)
             acknowledged += count
-        used = sum(cpu(pid) for pid, _ in servers) - before
-        writer.close()
-        return used * 1e6 / messages
+    while acknowledged < messages:
+        inbox, count = _acknowledgements(writer, inbox)
+        acknowledged += count
+    used = sum(cpu(pid) for pid, _ in servers) - before
+    writer.close()
+    return used * 1e6 / messages
 
 
 def _acknowledgements(reader: socket.socket, inbox: bytes) -> tuple[bytes, int]:
@@ -179,16 +194,23 @@ def main() -> int:
     given = parser.parse_args()
     if not given.nats_server.exists():
         sys.exit(f"error: there is no {given.nats_server}; name one with --nats-server")
-    found: dict[str, list[float]] = {"StarlingMQ, copies 3": [], "JetStream R3": []}
+    loads: dict[str, Callable[[], float]] = {
+        "StarlingMQ, copies 3, MQTT": lambda: of_starlingmq(given.messages),
+        "StarlingMQ, copies 3, JetStream": lambda: of_jetstream(None, given.messages),
+        "nats-server, R3": lambda: of_jetstream(given.nats_server, given.messages),
+    }
+    found: dict[str, list[float]] = {name: [] for name in loads}
     for number in range(given.rounds):
         print(f"round {number + 1} of {given.rounds}", file=sys.stderr, flush=True)
-        found["StarlingMQ, copies 3"].append(of_starlingmq(given.messages))
-        found["JetStream R3"].append(of_jetstream(given.nats_server, given.messages))
+        for name, load in loads.items():
+            found[name].append(load())
     medians = {name: statistics.median(values) for name, values in found.items()}
     for name, value in medians.items():
         print(f"{name}: {value:.1f} us of CPU a message, {1e6 / value:,.0f} messages per second of CPU")
-    ours, theirs = medians.values()
-    print(f"messages per second of CPU, StarlingMQ to JetStream: {theirs / ours:.2f}")
+    by_mqtt, ours, theirs = medians.values()
+    print(
+        f"messages per second of CPU, StarlingMQ to nats-server: {theirs / by_mqtt:.2f}, JetStream {theirs / ours:.2f}"
+    )
     return 0
 
 

@@ -34,6 +34,7 @@ class Node(msgspec.Struct, frozen=True):
     etcd: int
     port: int
     folder: Path
+    nats_port: int = 0
 
     def status(self) -> dict[str, Any]:
         """Return the output of ``ctl cluster status --json``, read from the control socket."""
@@ -56,13 +57,13 @@ class Node(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def cluster(options: dict[str, str] | None = None, count: int = NODES) -> Iterator[list[Node]]:
+def cluster(options: dict[str, str] | None = None, count: int = NODES, nats: bool = False) -> Iterator[list[Node]]:
     """Provide serving nodes, on any core; stopped at the end. ``options`` are settings in the environment. Without them
-    no node has copies of another one."""
+    no node has copies of another one. ``nats``: they speak it, too."""
     with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
         folder = Path(name) / "cluster"
-        mqtt_only = ["--no-nats", "--no-http", "--no-streams"]
-        command = ["cluster", "up", "--nodes", str(count), "--dir", str(folder), "--base-port", "0", *mqtt_only]
+        without = ["--no-http", "--no-streams", *([] if nats else ["--no-nats"])]
+        command = ["cluster", "up", "--nodes", str(count), "--dir", str(folder), "--base-port", "0", *without]
         with (Path(name) / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "starlingmq", *command, "--log-level", "warning"],
@@ -78,8 +79,14 @@ def cluster(options: dict[str, str] | None = None, count: int = NODES) -> Iterat
             if word != "ready":
                 said = (Path(name) / "log").read_text(errors="replace").strip().splitlines()[-1:]
                 raise PeerError(f"the cluster did not start: {said[0] if said else 'it said nothing'}")
-            ports = [urlsplit(address).port or 0 for address in addresses]
-            yield [find(folder / f"n{number}", process.pid, port) for number, port in enumerate(ports, start=1)]
+            found = [urlsplit(address) for address in addresses]
+            ports = [each.port or 0 for each in found if each.scheme == "mqtt"]
+            nodes = [find(folder / f"n{number}", process.pid, port) for number, port in enumerate(ports, start=1)]
+            of_nats = [each.port or 0 for each in found if each.scheme == "nats"]
+            if nats:
+                pairs = zip(nodes, of_nats, strict=True)
+                nodes = [msgspec.structs.replace(node, nats_port=port) for node, port in pairs]
+            yield nodes
         finally:
             stop(process)
 
