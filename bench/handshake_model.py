@@ -9,7 +9,7 @@ from math import ceil
 
 import msgspec
 
-from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
+from starlingmq.cluster.links.control_frames import HandshakeCall, HandshakeReply
 from starlingmq.cluster.qos2.qos2_lookup import Qos2Lookup, Qos2Question
 from starlingmq.cluster.qos2.qos2_store import HELD, Answer, Qos2Store
 from starlingmq.core.context.remote_qos2 import COMPLETED, Asked, RemoteQos2

@@ -17,7 +17,8 @@ from tests.harness import FakeClient
 
 from bench.frames import PUBACK, connect, publish, subscribe
 from bench.scale.quick_etcd import QuickEtcd
-from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat
+from starlingmq.cluster.links.control_frames import Heartbeat
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.net.peers.peer_codec import encode
 from starlingmq.node.node_process import YOUNG_MAX, freeze
 from starlingmq.wire.mqtt import Publish

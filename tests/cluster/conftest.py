@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from tests.patience import within
 
-from starlingmq.cluster.links.peer_frames import Data, Envelope, MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.config.cluster_section import ClusterConfig
 from starlingmq.net.peers.peer_server import PeerServer
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from time import perf_counter, thread_time
 from typing import TypeVar
 
-from starlingmq.cluster.links.peer_frames import Body, SyncRequest
+from starlingmq.cluster.links.control_frames import SyncRequest
+from starlingmq.cluster.links.peer_frames import Body
 from starlingmq.cluster.routes.route_table import RouteTable
 
 BATCH = 1000

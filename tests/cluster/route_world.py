@@ -21,7 +21,8 @@ from unittest.mock import patch
 
 from tests.planting import Together
 
-from starlingmq.cluster.links.peer_frames import Body, Heartbeat, Membership, RouteRecords, RouteSnapshot
+from starlingmq.cluster.links.control_frames import Heartbeat, Membership, RouteSnapshot
+from starlingmq.cluster.links.peer_frames import Body, RouteRecords
 from starlingmq.cluster.routes import own_routes, route_table
 from starlingmq.cluster.routes.route_table import RouteTable
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.etcd.etcd_requests import Compare
-from starlingmq.cluster.links.peer_frames import MemberInfo, Membership, ShareFrame
+from starlingmq.cluster.links.control_frames import MemberInfo, Membership
+from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_messages import WillKey

@@ -26,7 +26,8 @@ from tests.cluster.shares_node import ShareNode
 from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.etcd.etcd_requests import Put, Txn
-from starlingmq.cluster.links.peer_frames import MemberInfo, ShareFrame
+from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.share_leader import LeadState
 
 START = 1000.0

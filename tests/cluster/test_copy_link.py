@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from tests.patience import slowness, within
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.config.cluster_section import ClusterConfig
 from starlingmq.config.settings import load_config
 from starlingmq.core.broker import BrokerState

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
+from msgspec.structs import replace
 from tests.cluster import test_takeover, test_takeover_crashes
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.mistakes import Mistake, acknowledged, each_mistake, each_scene, numbers
 from tests.cluster.test_takeover import LASTING, PUBACK, lasting, publish, published, subscribe
 
-from starlingmq.cluster.links.peer_frames import Envelope, RouteRecords, RouteSnapshot
-from starlingmq.cluster.membership import members
+from starlingmq.cluster.links.control_frames import RouteSnapshot
+from starlingmq.cluster.links.peer_frames import Envelope, RouteRecords
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
@@ -234,7 +235,7 @@ MISTAKES: dict[str, Mistake] = {
         markers_of_an_owner_in_between_do_not_count_for_the_next,
     ),
     "a node that joins once more keeps its incarnation": Mistake(
-        members,
+        structs,
         "replace",
         lambda me, incarnation=0, **changes: replace(me, **changes),
         a_node_that_joins_twice_sends_its_markers_again,

@@ -13,11 +13,10 @@ from tests.cluster.summary_twin import Twin, live, shrink
 from tests.few import few
 from tests.planting import Plant, around, first_to_find
 
-from starlingmq.cluster.links.peer_frames import RouteRecord
+from starlingmq.cluster.links.record_bytes import RouteRecord, RouteRecordError, pack_records, unpack_records
 from starlingmq.cluster.routes import filter_shape
 from starlingmq.cluster.routes.filter_shape import FilterShape, Record, fitting_size
 from starlingmq.cluster.routes.filter_summaries import FilterSummaries
-from starlingmq.cluster.routes.record_bytes import RouteRecordError, pack_records, unpack_records
 from starlingmq.cluster.routes.route_facts import decode_records, encode_records, encode_value
 from starlingmq.core.peers.peer_summaries import PeerSummaries
 from starlingmq.core.router.filter_summary import CHUNK_BITS, is_summary

@@ -7,7 +7,8 @@ from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import LASTING, lasting, published, subscribe
 from tests.harness import FakeClient
 
-from starlingmq.cluster.links.peer_frames import Envelope, HandshakeCall, HandshakeQuestion, HandshakeReply
+from starlingmq.cluster.links.control_frames import HandshakeCall, HandshakeQuestion, HandshakeReply
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.qos2.qos2_store import COMPLETED, FACTS, HELD, LATER, UNKNOWN, Qos2Store
 from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT
 from starlingmq.core.context.remote_qos2 import RemoteQos2

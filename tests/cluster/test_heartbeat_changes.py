@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import numbers
 
+from starlingmq.cluster.links.control_frames import Heartbeat, MemberInfo, Membership
 from starlingmq.cluster.links.heartbeat_changes import FORGOTTEN_MAX, HeartbeatReader, HeartbeatWriter
-from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.net.peers.peer_codec import encode
 
 MEMBERS = Membership(5, tuple([MemberInfo(f"n{number}", number, 1, f"n{number}:1") for number in (1, 2, 3)]))

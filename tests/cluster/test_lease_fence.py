@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, KeyValue, Request, Revoke, Txn, TxnAnswer
-from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+from starlingmq.cluster.links.control_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.lease_fence import RETRY_SECONDS, LeaseFence
 
 pytestmark = pytest.mark.interpreted_only("compiled code takes no stand-ins")

@@ -6,7 +6,8 @@ from math import inf
 
 from tests.harness import World
 
-from starlingmq.cluster.links.peer_frames import Data, DataAck, MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.peer_frames import Data, DataAck
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.core.delivery.forward_batch import encode_forward

@@ -9,7 +9,7 @@ from tests.sim.etcd_model import EtcdModel, Session
 
 from starlingmq.cluster.copies.copy_marks import CopyMarks
 from starlingmq.cluster.etcd.etcd_requests import EtcdState, LeaseLost, Put, Request, Txn, TxnAnswer, Watch
-from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+from starlingmq.cluster.links.control_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.members import Members
 
 SETTLE = 3.0

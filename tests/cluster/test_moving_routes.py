@@ -6,7 +6,8 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import numbers
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
-from starlingmq.cluster.links.peer_frames import RouteRecord, RouteRecords
+from starlingmq.cluster.links.peer_frames import RouteRecords
+from starlingmq.cluster.links.record_bytes import RouteRecord
 from starlingmq.cluster.peers.route_exchange import GATHER_SECONDS
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.fleet import Fleet, NodeWorld
 
 from starlingmq.cluster.cluster_state import ClusterReady
-from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
+from starlingmq.cluster.links.control_frames import OperatorCall, OperatorReply
 from starlingmq.cluster.view import operator_rpc
 from starlingmq.cluster.view.operator_rpc import BUSY, REMEMBERED, SERVED_MAX, TOO_MUCH, OperatorRpc, Outcome
 

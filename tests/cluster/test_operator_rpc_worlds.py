@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
+from starlingmq.cluster.links.control_frames import OperatorCall, OperatorReply
 from starlingmq.cluster.view.operator_rpc import OperatorRpc, Outcome, _Seen
 
 STEP = 0.1  # seconds

@@ -18,7 +18,7 @@ from tests.cluster.test_peer_strangers import SECRET, hello
 from tests.cluster.test_process_watch import tls
 from tests.patience import within
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.config.cluster_section import ClusterTlsConfig
 from starlingmq.net.broker_loop import BrokerLoop
 from starlingmq.net.peers import peer_listener

@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from starlingmq.net.peers.peer_handshake import (
     JOIN,
+    MESSAGE_BYTES_MAX,
     NONCE_BYTES,
     Answering,
+    Challenge,
     Dialling,
     Identity,
     Proved,
     RefusedError,
 )
-from starlingmq.net.proto import peers_pb2 as pb
 
 ONE: Final = Identity("flock", "one", 1, 5, "0.1", b"0123456789abcdef", version_min=1, version_max=1)
 TWO: Final = Identity("flock", "two", 2, 7, "0.1", b"0123456789abcdef", version_min=1, version_max=1)
@@ -37,9 +39,8 @@ def shake_hands(dialling: Dialling, answering: Answering) -> Proved:
 
 def changed(message: bytes, field: str, value: object) -> bytes:
     """Another challenge."""
-    challenge = pb.Challenge.FromString(message)
-    setattr(challenge, field, value)
-    return challenge.SerializeToString()
+    challenge = msgspec.msgpack.decode(message, type=Challenge)
+    return msgspec.msgpack.encode(msgspec.structs.replace(challenge, **{field: value}))
 
 
 def test_two_nodes_that_know_the_secret_know_each_other_then() -> None:
@@ -172,3 +173,15 @@ def test_anything_else_is_refused_in_one_line(message: bytes) -> None:
         with pytest.raises(RefusedError) as refused:
             step()
         assert str(refused.value).isprintable()
+
+
+def test_a_deeply_nested_addition_of_a_stranger_is_refused_in_one_line() -> None:
+    """As deep as the limit of a message allows, which some Pythons read and others do not."""
+    dialling, answering = sides()
+    depth = MESSAGE_BYTES_MAX - len(dialling.hello) - 1
+    message = bytes([dialling.hello[0] + 1]) + dialling.hello[1:] + b"\x91" * depth + b"\xc0"
+    assert len(message) == MESSAGE_BYTES_MAX
+    try:
+        answering.challenge(message)
+    except RefusedError as refused:
+        assert str(refused) == "not a valid handshake of a node"

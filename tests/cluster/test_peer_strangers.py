@@ -19,7 +19,7 @@ from tests.descriptors import open_descriptors
 from tests.few import few
 from tests.patience import slowness, within
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.net.peers import peer_listener
 from starlingmq.net.peers.peer_connection import PeerConnection
 from starlingmq.net.peers.peer_handshake import MESSAGE_BYTES_MAX, PURPOSES, Dialling, Identity, RefusedError

@@ -12,7 +12,8 @@ import trustme
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
 from tests.patience import slowness
 
-from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, SyncRequest
+from starlingmq.cluster.links.control_frames import SyncRequest
+from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope
 from starlingmq.config.cluster_section import ClusterTlsConfig
 from starlingmq.demo.proxy import BACK, OUT, Proxy
 from starlingmq.net.listeners.tls import TlsError

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
+from msgspec.structs import replace
 from tests.cluster.lives import run
 from tests.cluster.world import INTERVAL, STEP, TIMEOUT, World
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Request, Txn
+from starlingmq.cluster.links.control_frames import Heartbeat, MemberInfo, Membership
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
-from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
 from starlingmq.cluster.membership.relay import Relay

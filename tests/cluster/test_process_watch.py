@@ -11,16 +11,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+from msgspec.structs import replace
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
 from tests.patience import within
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.config.cluster_section import ClusterTlsConfig
 from starlingmq.net.peers.process_watch import refuses
 

@@ -13,7 +13,8 @@ from tests.nats.talk import Msg, NatsPeer, connect
 from starlingmq.cluster.groups.group_pull import SETTLE_SECONDS
 from starlingmq.cluster.groups.group_supply import GroupSupply
 from starlingmq.cluster.groups.queue_groups import QueueGroups
-from starlingmq.cluster.links.peer_frames import Allotment, Data, Envelope, GroupPull, GroupReport, Pull
+from starlingmq.cluster.links.control_frames import Allotment, GroupPull, GroupReport, Pull
+from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.config.settings import QueueGroupsConfig
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_stats import figures

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.control_frames import Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.membership.quorum import ConnectionChange, Quorum
 from starlingmq.cluster.membership.relay import Relay
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.cluster.links.peer_frames import RouteRecord
-from starlingmq.cluster.routes.record_bytes import KEYS_MAX, RouteRecordError, pack_records, unpack_records
+from starlingmq.cluster.links.record_bytes import KEYS_MAX, RouteRecord, RouteRecordError, pack_records, unpack_records
 
 keys = st.one_of(st.binary(max_size=300), st.text("ab/", max_size=9).map(str.encode))
 records = st.lists(st.builds(RouteRecord, keys, st.integers(0, 2**32 - 1)), max_size=12)

@@ -11,7 +11,8 @@ from tests.cluster import route_world
 from tests.few import few
 from tests.planting import Plant, Together, around, during, first_to_find, nothing
 
-from starlingmq.cluster.links.peer_frames import RouteRecords, RouteSnapshot
+from starlingmq.cluster.links.control_frames import RouteSnapshot
+from starlingmq.cluster.links.peer_frames import RouteRecords
 from starlingmq.cluster.routes import own_routes, peer_routes, route_facts, route_table
 from starlingmq.cluster.routes.own_routes import OwnRoutes
 from starlingmq.cluster.routes.peer_routes import PeerRoutes

@@ -7,16 +7,9 @@ from collections.abc import Callable
 import pytest
 from tests.planting import Plant, around, during
 
-from starlingmq.cluster.links.peer_frames import (
-    Body,
-    Heartbeat,
-    Membership,
-    RouteApplied,
-    RouteRecord,
-    RouteRecords,
-    RouteSnapshot,
-    SyncRequest,
-)
+from starlingmq.cluster.links.control_frames import Heartbeat, Membership, RouteSnapshot, SyncRequest
+from starlingmq.cluster.links.peer_frames import Body, RouteApplied, RouteRecords
+from starlingmq.cluster.links.record_bytes import PackedRecords, RouteRecord
 from starlingmq.cluster.routes import peer_routes, route_facts
 from starlingmq.cluster.routes.peer_routes import PeerRoutes
 from starlingmq.cluster.routes.route_facts import Fact
@@ -125,7 +118,7 @@ def test_pieces_of_two_givers_are_not_put_together() -> None:
         routes.member(other)
 
     def piece(giver: int, chunk: int, last: bool, *keys: bytes) -> None:
-        entries = tuple(RouteRecord(key, 1) for key in keys)
+        entries = PackedRecords([RouteRecord(key, 1) for key in keys])
         routes.received(giver, RouteSnapshot(1, 4, chunk, last, entries, 4), 0.0)
         routes.take_changes()
 
@@ -171,7 +164,7 @@ def test_new_records_are_sent_to_all_at_once_and_applied_by_all_when_the_last_sa
     exchange(one, two)
     one.originate([(b"a", 1)])
     one.confirm(1)
-    assert one.take_out() == [(None, RouteRecords(1, 1, (RouteRecord(b"a", 1),), ((1, 1),)))]
+    assert one.take_out() == [(None, RouteRecords(1, 1, PackedRecords([RouteRecord(b"a", 1)]), ((1, 1),)))]
     assert one.applied_by([]) == 1
     assert one.applied_by([2]) == 0
     one.received(2, RouteApplied(1, 1), 0.0)

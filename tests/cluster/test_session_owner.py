@@ -12,16 +12,15 @@ from tests.cluster.test_handshakes import got, hold, release, watch
 from tests.cluster.test_takeover import LASTING, publish, published, subscribe
 from tests.harness import FakeClient
 
-from starlingmq.cluster.links.peer_frames import Data, Envelope, HandshakeCall
+from starlingmq.cluster.links.control_frames import HandshakeCall
+from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.cluster.qos2 import qos2_store
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.cluster.takeover.transfer_frames import Barrier, Head, Mark, Takeover, encode, pack, unpack
 from starlingmq.core.limits.access import SUBSCRIBE, Grant, Rights
 from starlingmq.core.session.session import Client
 from starlingmq.core.session.session_user import RULES
-from starlingmq.net.peers.peer_codec import decode
-from starlingmq.net.peers.peer_codec import encode as encode_envelope
-from starlingmq.net.proto import peers_pb2 as pb
+from starlingmq.net.peers import peer_codec
 from starlingmq.wire.mqtt import PUBACK, Ack, Connack, Connect, Disconnect, Publish, Will
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, WILL_DELAY_INTERVAL
 from starlingmq.wire.reasons import Reason
@@ -278,12 +277,12 @@ def test_frames_of_nodes_that_know_no_owners_are_read() -> None:
         (older,) = unpack(msgspec.msgpack.encode([msgspec.msgpack.decode(encode(marked))[:-since]]))
         assert isinstance(older, Barrier | Mark) and older.users == {}
     call = Envelope(1, 2, 3, 4, HandshakeCall(9, (("c", 5, 7, 0, 0),), ("ann",)))
-    assert decode(encode_envelope(call)) == call
-    frame = pb.Envelope()
-    frame.ParseFromString(encode_envelope(call))
-    frame.handshake_call.ClearField("users")
-    body = decode(frame.SerializeToString()).body
-    assert isinstance(body, HandshakeCall) and body.number == 9 and body.users == ()
+    frame = peer_codec.encode(call)
+    assert peer_codec.split(peer_codec.join([frame])) == [call]
+    head, values = frame[:5], msgspec.msgpack.decode(frame[5:])
+    del values[3:]  # users
+    (older_call,) = peer_codec.split(peer_codec.join([head + msgspec.msgpack.encode(values)]))
+    assert older_call.body == HandshakeCall(9, (("c", 5, 7, 0, 0),))
 
 
 def test_late_messages_for_the_first_user_do_not_come_to_the_second_at_the_same_node() -> None:

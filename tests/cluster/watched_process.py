@@ -15,7 +15,7 @@ import threading
 
 import msgspec
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.config.cluster_section import ClusterConfig, ClusterTlsConfig
 from starlingmq.net.peers.peer_server import PeerServer
 

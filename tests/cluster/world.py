@@ -12,13 +12,14 @@ One random source and one clock; the same seed replays the same world. The invar
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from random import Random
 
+from msgspec.structs import replace
 from tests.sim.etcd_model import EtcdModel
 
+from starlingmq.cluster.links.control_frames import Heartbeat, MemberInfo, Membership
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
-from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.membership.relay import Relay

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, get_args
 
-from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
+from starlingmq.cluster.links.control_frames import HandshakeCall, HandshakeReply
 from starlingmq.cluster.membership.members import Members, State
 from starlingmq.cluster.takeover.inbound_states import INBOUND_TABLE, SOURCE_TABLE, InboundState, SourceState
 from starlingmq.cluster.takeover.migrations import Migrations

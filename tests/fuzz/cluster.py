@@ -9,12 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import (
+from starlingmq.cluster.links.control_frames import (
     Allotment,
-    Body,
-    Data,
-    DataAck,
-    Envelope,
     GroupPull,
     GroupReport,
     GroupState,
@@ -28,13 +24,12 @@ from starlingmq.cluster.links.peer_frames import (
     OperatorCall,
     OperatorReply,
     Pull,
-    RouteApplied,
-    RouteRecord,
-    RouteRecords,
     RouteSnapshot,
     SyncRequest,
 )
-from starlingmq.net.peers.peer_codec import BODIES, FrameError, encode, join, split
+from starlingmq.cluster.links.peer_frames import Body, Data, DataAck, Envelope, RouteApplied, RouteRecords
+from starlingmq.cluster.links.record_bytes import PackedRecords, RouteRecord
+from starlingmq.net.peers.peer_codec import FrameError, encode, join, split
 from starlingmq.net.peers.peer_handshake import JOIN, NONCE_BYTES, Answering, Dialling, Identity, RefusedError
 from starlingmq.net.peers.peer_wire import MessageReader, WireError, ending, framed
 
@@ -61,10 +56,10 @@ BODY_SAMPLES: Final[tuple[Body, ...]] = (
         taken={2: 1},
         listeners=("mqtt://a:1",),
     ),
-    RouteRecords(1, 2, (RouteRecord(b"a/+", 1), RouteRecord(b"$share/g/#", 2)), ((1, 1),)),
+    RouteRecords(1, 2, PackedRecords((RouteRecord(b"a/+", 1), RouteRecord(b"$share/g/#", 2))), ((1, 1),)),
     RouteApplied(1, 2, 3),
     SyncRequest(1, 2, 3),
-    RouteSnapshot(1, 2, 3, True, (RouteRecord(b"a/#", 1),), 1),
+    RouteSnapshot(1, 2, 3, True, PackedRecords((RouteRecord(b"a/#", 1),)), 1),
     Data(1, 2, bytes(range(200))),
     DataAck(1, 2),
     HandshakeCall(1, (QUESTION,)),
@@ -139,7 +134,7 @@ def after(rng: Random) -> None:
         return
     assert len(envelopes) <= len(message)
     for envelope in envelopes:
-        assert type(envelope.body) in BODIES
+        assert isinstance(envelope.body, Body)
         size = len(encode(envelope))
         assert size <= 4 * len(message) + 1000, "an envelope is not much more than the bytes it came in"
 

@@ -120,7 +120,7 @@ def test_source_distribution_and_wheel_have_their_files(built: Path) -> None:
         said = archive.read(f"starlingmq-{VERSION}.dist-info/METADATA").decode()
     assert "License-Expression: Apache-2.0" in said and f"Summary: {SUMMARY}\n" in said
     assert said.endswith((ROOT / "README.md").read_text())
-    assert {"starlingmq/api/ui/index.html", "starlingmq/net/proto/peers.proto", "starlingmq/py.typed"} <= package
+    assert {"starlingmq/api/ui/index.html", "starlingmq/net/proto/etcd.proto", "starlingmq/py.typed"} <= package
     with tarfile.open(sdist) as source:
         there = [member.name.removeprefix(f"starlingmq-{VERSION}/") for member in source if member.isfile()]
     files = {name for name in there if not _is_written(name)}

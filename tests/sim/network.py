@@ -8,15 +8,16 @@ that a world may lose and double single frames, or let them overtake each other,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Protocol
 
+from msgspec.structs import replace
 from tests.sim.schedule import Schedule
 from tests.sim.seen import Seen
 from tests.sim.trace import Trace
 
-from starlingmq.cluster.links.peer_frames import Data, Envelope, Heartbeat, MemberInfo, RouteSnapshot, SyncRequest
+from starlingmq.cluster.links.control_frames import Heartbeat, MemberInfo, RouteSnapshot, SyncRequest
+from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.core.delivery.forward_batch import GROUP
 
 RECONNECT_SECONDS = 0.2

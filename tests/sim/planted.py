@@ -17,7 +17,8 @@ from tests.sim.commits import Commits, Ticket
 from starlingmq.cluster.groups import group_pull
 from starlingmq.cluster.groups.group_primaries import GroupPrimaries
 from starlingmq.cluster.links import peer_transport
-from starlingmq.cluster.links.peer_frames import Envelope, RouteRecords, RouteSnapshot
+from starlingmq.cluster.links.control_frames import RouteSnapshot
+from starlingmq.cluster.links.peer_frames import Envelope, RouteRecords
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer

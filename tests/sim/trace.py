@@ -9,20 +9,13 @@ failure names, and follow it: its publisher, the frame that carried it, whether 
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 
+from msgspec.structs import fields
 from tests.sim.schedule import Schedule
 
-from starlingmq.cluster.links.peer_frames import (
-    Data,
-    DataAck,
-    Envelope,
-    Heartbeat,
-    RouteApplied,
-    RouteRecords,
-    ShareFrame,
-)
+from starlingmq.cluster.links.control_frames import Heartbeat
+from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, RouteApplied, RouteRecords, ShareFrame
 
 
 class Trace:
@@ -62,5 +55,5 @@ def told(envelope: Envelope) -> str:
         return f"{body!r} history={body.history} quiet={body.quiet}"
     if isinstance(body, ShareFrame):
         return f"{body!r} messages={body.messages!r} table={body.table!r}"
-    values = " ".join(f"{field.name}={getattr(body, field.name)!r}" for field in dataclasses.fields(body))
+    values = " ".join(f"{field.name}={getattr(body, field.name)!r}" for field in fields(body))
     return f"{type(body).__name__} {values}"

@@ -13,7 +13,7 @@ from tests.sim.copies.ports import Ports
 from tests.sim.copies.sim_pipe import SimPeers
 
 from starlingmq.cluster.etcd.etcd_requests import Request
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.config.settings import ClusterConfig, Config, NodeConfig
 from starlingmq.net.copies.copy_part import CopyPart
 from starlingmq.net.copies.copy_place import CopyPlace, CopyPlaces

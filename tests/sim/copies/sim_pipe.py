@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from tests.sim.copies.ports import Life, Ports
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.net.peers.peer_handshake import COPY, VERSION_MAX, Proved
 from starlingmq.net.peers.peer_protocol import PeerConnectionLost
 

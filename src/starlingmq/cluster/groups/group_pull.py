@@ -12,7 +12,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import Allotment, Body, GroupPull, GroupReport, Pull
+from starlingmq.cluster.links.control_frames import Allotment, GroupPull, GroupReport, Pull
+from starlingmq.cluster.links.peer_frames import Body
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.member_selection import ANY_SIZE

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import Body, GroupPull, GroupReport, GroupState, Pull
+from starlingmq.cluster.links.control_frames import GroupPull, GroupReport, GroupState, Pull
+from starlingmq.cluster.links.peer_frames import Body
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.member_selection import Room

@@ -8,7 +8,8 @@ from starlingmq.cluster.etcd.etcd_requests import Answer, Request
 from starlingmq.cluster.groups.group_primaries import GroupPrimaries
 from starlingmq.cluster.groups.group_pull import GroupPulls
 from starlingmq.cluster.groups.group_supply import GroupSupply
-from starlingmq.cluster.links.peer_frames import Body, GroupPull, GroupReport, MemberInfo
+from starlingmq.cluster.links.control_frames import GroupPull, GroupReport, MemberInfo
+from starlingmq.cluster.links.peer_frames import Body
 from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group

@@ -20,10 +20,11 @@ lost, doubled and late; the sender repeats each change until the target has conf
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, TypeVar
 
-from starlingmq.cluster.links.peer_frames import Heartbeat, Membership
+from msgspec import structs
+
+from starlingmq.cluster.links.control_frames import Heartbeat, Membership
 
 LISTENERS: Final = 0  # in place of the number of a node: the listeners of the sender have changed
 FORGOTTEN_MAX: Final = 64  # nodes of which nothing is said any more, and of which this has to be told
@@ -89,7 +90,7 @@ class HeartbeatWriter:
         assert beat is not None
         confirmed = {target: beat.taken[target]} if target in beat.taken else {}
         if not self._first < taken < beat.number:
-            return replace(beat, taken=confirmed)
+            return structs.replace(beat, taken=confirmed)
         changed: list[int] = []
         for node in reversed(self._changed):
             if self._changed[node] <= taken:
@@ -99,7 +100,7 @@ class HeartbeatWriter:
         if self._listeners_at > taken:
             changed.append(LISTENERS)
         known = self._membership_at <= taken
-        return replace(
+        return structs.replace(
             beat,
             vector={node: beat.vector[node] for node in changed if node in beat.vector},
             heard={node: beat.heard[node] for node in changed if node in beat.heard},
@@ -124,7 +125,7 @@ class HeartbeatReader:
         last = None if known is None or known[0] < incarnation else known[1]
         overtaken = last is not None and beat.number <= last.number
         if overtaken or (known is not None and known[0] > incarnation):
-            return replace(beat, since=beat.number)
+            return structs.replace(beat, since=beat.number)
         if beat.since != 0:
             if last is None or last.number < beat.since:
                 return beat
@@ -141,7 +142,7 @@ def _merged(source: int, last: Heartbeat, beat: Heartbeat) -> Heartbeat:
     """``last`` with the changes of ``beat``."""
     changed = dict.fromkeys(beat.changed)
     known = beat.membership.revision == last.membership.revision and not beat.membership.members
-    return replace(
+    return structs.replace(
         beat,
         vector=_with(last.vector, beat.vector, changed) | {source: (beat.epoch, beat.version)},
         heard=_with(last.heard, beat.heard, changed),

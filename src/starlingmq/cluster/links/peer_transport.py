@@ -16,8 +16,9 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.links.peer_backlog import PeerBacklog
-from starlingmq.cluster.links.peer_frames import DataAck, MemberInfo
+from starlingmq.cluster.links.peer_frames import DataAck
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.delivery.forward_batch import ForwardReader, count_tracked, first_sequence

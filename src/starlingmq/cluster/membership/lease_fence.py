@@ -13,7 +13,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, Request, Revoke, Txn, TxnAnswer
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.membership.registry import Keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+from starlingmq.cluster.links.control_frames import MemberInfo, Membership
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final
 
 from starlingmq.cluster.copies.copy_marks import CopyMarks
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Operation, Put
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.membership.registry import Registry, member_value
 
 

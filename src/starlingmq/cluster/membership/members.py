@@ -19,8 +19,10 @@ then heard of the newer one from it, or lost the connection to it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import structs
 
 from starlingmq.cluster.copies.copy_marks import CopyMarks
 from starlingmq.cluster.etcd.etcd_requests import (
@@ -35,7 +37,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchLost,
 )
 from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
-from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+from starlingmq.cluster.links.control_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.member_changes import MemberChange, Seen, differences
 from starlingmq.cluster.membership.member_transactions import READ, MemberTransaction, MemberTransactions
 from starlingmq.cluster.membership.registry import Keys, Registry
@@ -314,7 +316,7 @@ class Members:
             self._was_registered = True
             if found[0].incarnation == me.incarnation:
                 self.state = "registered"
-                self._me = replace(me, registered=True)
+                self._me = structs.replace(me, registered=True)
             elif found[0].incarnation > me.incarnation:
                 self._end("replaced", f"another process has started as {self._name}; this one leaves the cluster")
         elif self._was_registered:
@@ -381,7 +383,7 @@ class Members:
             number = self._registry.number
             me = MemberInfo(name, number, incarnation, self._address, self._version, False, first, since)
         else:
-            me = replace(there, incarnation=incarnation, address=self._address, version=self._version)
+            me = structs.replace(there, incarnation=incarnation, address=self._address, version=self._version)
         self._trying = me
         self._send(self._transactions.enter(me, there is None))
 
@@ -392,7 +394,7 @@ class Members:
         elif (
             there is None or self._lease_lost
         ):  # nodes that saw the key missing have forgotten what this node told them
-            self._trying = replace(me, incarnation=me.incarnation + 1)
+            self._trying = structs.replace(me, incarnation=me.incarnation + 1)
             self._send(self._transactions.join(self._trying))
         elif self._is_known(now):
             self._send(self._transactions.register(me))

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.control_frames import Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.peer_frames import Envelope
 
 NEVER: Final = -1e18  # seconds: earlier than any real time
 HASTE: Final = 10  # a change is announced after this fraction of the interval

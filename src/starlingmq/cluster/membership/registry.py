@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, KeyChange, KeyValue
-from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+from starlingmq.cluster.links.control_frames import MemberInfo, Membership
 
 
 class Keys:

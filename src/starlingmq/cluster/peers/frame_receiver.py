@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.cluster.groups.queue_groups import QueueGroups
-from starlingmq.cluster.links.peer_frames import (
-    Data,
-    DataAck,
-    Envelope,
+from starlingmq.cluster.links.control_frames import (
     GroupPull,
     GroupReport,
     HandshakeCall,
@@ -16,9 +13,8 @@ from starlingmq.cluster.links.peer_frames import (
     Heartbeat,
     OperatorCall,
     OperatorReply,
-    RouteApplied,
-    ShareFrame,
 )
+from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, RouteApplied, ShareFrame
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.peers.frame_sender import FrameSender

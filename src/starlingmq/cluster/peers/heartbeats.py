@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
+from starlingmq.cluster.links.control_frames import Heartbeat
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatWriter
-from starlingmq.cluster.links.peer_frames import Heartbeat
 from starlingmq.cluster.peers.frame_sender import FrameSender
 from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.peers.serving import ServingDecision

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.links.peer_backlog import PeerBacklog
-from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import Subsystem

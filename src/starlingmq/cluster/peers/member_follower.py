@@ -3,7 +3,7 @@ members."""
 
 from __future__ import annotations
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.membership.members import ENDED
 from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.membership.relay import Relay

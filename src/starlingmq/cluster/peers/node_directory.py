@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import Heartbeat
+from starlingmq.cluster.links.control_frames import Heartbeat
 from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context.connect_admission import kind_of

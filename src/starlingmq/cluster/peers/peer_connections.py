@@ -3,7 +3,7 @@ routes."""
 
 from __future__ import annotations
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.membership.quorum import ConnectionChange, Quorum

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from starlingmq.cluster.copies.copy_registry import CopyRegistry, StoringNode
 from starlingmq.cluster.copies.copy_roles import Presence
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.peers.lost_nodes import LostNodes
 from starlingmq.cluster.view.cluster_view import ClusterView
 

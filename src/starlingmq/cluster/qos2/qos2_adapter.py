@@ -12,7 +12,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import HandshakeAnswer, HandshakeCall, HandshakeQuestion, HandshakeReply
+from starlingmq.cluster.links.control_frames import HandshakeAnswer, HandshakeCall, HandshakeQuestion, HandshakeReply
 from starlingmq.cluster.qos2.qos2_lookup import CANCEL, LOOK, Qos2Lookup, Qos2Question
 from starlingmq.cluster.qos2.qos2_store import FACTS, HELD, LATER, UNKNOWN, Answer, Qos2Store
 from starlingmq.cluster.view.subsystem import NodeLife, Subsystem

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
+from starlingmq.cluster.links.control_frames import HandshakeCall, HandshakeReply
 from starlingmq.cluster.qos2.qos2_store import COMPLETED, HELD, LATER, UNKNOWN, Answer
 from starlingmq.core.context import remote_qos2
 from starlingmq.core.context.remote_qos2 import Asked, RemoteQos2

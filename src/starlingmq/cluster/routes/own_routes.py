@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import Body, RouteRecord, RouteRecords, RouteSnapshot
+from starlingmq.cluster.links.control_frames import RouteSnapshot
+from starlingmq.cluster.links.peer_frames import Body, RouteRecords
+from starlingmq.cluster.links.record_bytes import PackedRecords, RouteRecord
 from starlingmq.cluster.routes.route_facts import (
     HISTORY,
     Fact,
@@ -224,7 +226,7 @@ class OwnRoutes:
                 break
         end = first + len(records) - 1
         epoch, began = next((entry for entry in reversed(self.history) if entry[1] - 1 <= end), self.history[0])
-        return RouteRecords(epoch, first, tuple(records), tuple(self.history) if first <= began else ())
+        return RouteRecords(epoch, first, PackedRecords(records), tuple(self.history) if first <= began else ())
 
 
 def next_piece(answer: RouteAnswer, of: int = 0) -> RouteSnapshot:
@@ -237,6 +239,6 @@ def next_piece(answer: RouteAnswer, of: int = 0) -> RouteSnapshot:
         records.append(RouteRecord(key, value))
         size += len(key) + record_bytes(value)
     epoch, version = answer.state
-    piece = RouteSnapshot(epoch, version, answer.chunk, answer.left == 0, tuple(records), of)
+    piece = RouteSnapshot(epoch, version, answer.chunk, answer.left == 0, PackedRecords(records), of)
     answer.chunk += 1
     return piece

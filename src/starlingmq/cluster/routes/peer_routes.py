@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import RouteRecord, RouteRecords, RouteSnapshot
+from starlingmq.cluster.links.control_frames import RouteSnapshot
+from starlingmq.cluster.links.peer_frames import RouteRecords
+from starlingmq.cluster.links.record_bytes import RouteRecord
 from starlingmq.cluster.routes.route_facts import (
     UNKNOWN,
     Change,
@@ -182,7 +184,7 @@ class PeerRoutes:
         if not known or body.first > state[1] + 1 or end[1] < state[1]:
             self.gap = True
             return
-        records = list(body.records[state[1] + 1 - body.first :])
+        records = list(body.records.all[state[1] + 1 - body.first :])
         facts.append((vector_key(self.number), encode_state(end, records)))
         for record in records:
             self._set(record, changes, facts)

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import RouteRecord
+from starlingmq.cluster.links.record_bytes import RouteRecord
 
 State = tuple[int, int]  # (epoch, version)
 Fact = tuple[bytes, bytes | None]  # None: deleted

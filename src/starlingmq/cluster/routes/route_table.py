@@ -20,14 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import (
-    Body,
-    Heartbeat,
-    RouteApplied,
-    RouteRecords,
-    RouteSnapshot,
-    SyncRequest,
-)
+from starlingmq.cluster.links.control_frames import Heartbeat, RouteSnapshot, SyncRequest
+from starlingmq.cluster.links.peer_frames import Body, RouteApplied, RouteRecords
 from starlingmq.cluster.routes.own_routes import OwnRoutes
 from starlingmq.cluster.routes.peer_routes import NEVER, PeerRoutes
 from starlingmq.cluster.routes.proxied_routes import ProxiedRoutes

@@ -23,7 +23,8 @@ from typing import Final
 
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request
-from starlingmq.cluster.links.peer_frames import MemberInfo, ShareFrame
+from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.held_keys import HeldKeys
 from starlingmq.cluster.shares.holdings import Holdings
 from starlingmq.cluster.shares.owner_requests import OwnerRequests

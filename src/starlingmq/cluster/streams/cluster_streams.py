@@ -24,7 +24,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.streams.far_requester import FarRequester, shown_of
 from starlingmq.cluster.streams.frame_outbox import FrameOutbox
 from starlingmq.cluster.streams.stream_frames import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starlingmq.cluster.etcd.etcd_requests import Request
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import FACTS, Takeovers
 from starlingmq.cluster.view.cluster_view import ClusterView

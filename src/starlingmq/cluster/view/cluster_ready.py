@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from starlingmq.cluster.etcd.etcd_requests import Request
-from starlingmq.cluster.links.peer_frames import Envelope, MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.view.operator_rpc import Called, Outcome
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader
-from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
+from starlingmq.cluster.links.control_frames import OperatorCall, OperatorReply
 from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 
 WAITING_MAX: Final = 256  # own questions at once

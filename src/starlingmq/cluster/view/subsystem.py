@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request
-from starlingmq.cluster.links.peer_frames import Body, MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.peer_frames import Body
 
 
 class NodeLife:

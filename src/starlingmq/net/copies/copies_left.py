@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlingmq.cluster.copies.copy_registry import StoringNode
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.net.copies.copy_part import number_of
 from starlingmq.net.peers.copy_link import CopyRefused, ask_follower
 from starlingmq.net.peers.peer_handshake import RefusedError

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.copies.copy_roles import CopyRoles, Require
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.cluster.peers.process_presence import MemberPresence, ProcessPresence
 from starlingmq.net.copies.copy_place import CopyPlace
 from starlingmq.net.etcd.etcd_access import EtcdAccess

@@ -1,389 +1,247 @@
-"""Encodes envelopes as protobuf and back (net/proto/peers.proto). Every input that cannot be decoded raises FrameError.
+"""Envelopes as bytes, and back. Every input that cannot be decoded raises FrameError.
 
-Several envelopes travel in one message. A repeated field is its elements one after the other, each with tag and
-length, so a batch is joined from envelopes that are encoded already.
+A message has several envelopes, each behind its length. An envelope is: u8 kind of its body (RELAYED is added), varints
+of source, incarnation, target and target incarnation, and the body. The bodies of ``peer_frames`` are varints, in the
+order of their fields, and bytes up to the end; ``control_frames`` says what all others are. A node ignores a kind or a
+tag that it does not know: that of a later version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-from google.protobuf.message import DecodeError
+from librt.strings import BytesWriter, read_f64_be, write_f64_be
+from mypy_extensions import i64, u8
 
-from starlingmq.cluster.links.peer_frames import (
-    Allotment,
-    Body,
-    Data,
-    DataAck,
-    Envelope,
-    GroupPull,
-    GroupReport,
-    GroupState,
-    HandshakeAnswer,
-    HandshakeCall,
-    HandshakeQuestion,
-    HandshakeReply,
-    Heartbeat,
-    MemberInfo,
-    Membership,
-    OperatorCall,
-    OperatorReply,
-    Pull,
-    RouteApplied,
-    RouteRecord,
-    RouteRecords,
-    RouteSnapshot,
-    ShareFrame,
-    SyncRequest,
-)
-from starlingmq.cluster.routes.record_bytes import RouteRecordError, unpack_records
-from starlingmq.net.peers.frequent_codec import (
-    encode_ack,
-    encode_applied,
-    encode_data,
-    encode_records,
-    encode_share,
-    join,
-    packed,
-    split_usual,
-)
-from starlingmq.net.proto import peers_pb2 as pb
+from starlingmq.cluster.links.control_frames import Control
+from starlingmq.cluster.links.peer_frames import Body, Data, DataAck, Envelope, RouteApplied, RouteRecords, ShareFrame
+from starlingmq.cluster.links.record_bytes import PackedRecords, RouteRecordError, unpack_records
 
-__all__ = ["BODIES", "FrameError", "decode", "encode", "join", "split"]
+CONTROL: Final = 0
+DATA: Final = 1
+DATA_ACK: Final = 2
+SHARE_FRAME: Final = 3
+ROUTE_RECORDS: Final = 4
+ROUTE_APPLIED: Final = 5
+RELAYED: Final = 0x80
 
-_pack = msgspec.msgpack.encode
-_questions = msgspec.msgpack.Decoder(tuple[HandshakeQuestion, ...])
-_users = msgspec.msgpack.Decoder(tuple[str | None, ...])
-_answers = msgspec.msgpack.Decoder(tuple[HandshakeAnswer, ...])
+KEPT: Final = 1  # of Data
+WAITED: Final = 2  # then f64 seconds
+QUIET: Final = 1  # of RouteRecords
+
+SHIFT_MAX: Final = 56  # numbers have up to 63 bits
+TAGS: Final = frozenset([kind.__struct_config__.tag for kind in Control.__args__])
 
 
 class FrameError(Exception):
     """The bytes are not a frame of any version that this node knows."""
 
 
+def _pack(value: Any) -> bytes:
+    if isinstance(value, PackedRecords):
+        return value.packed()
+    raise NotImplementedError(f"{type(value).__name__} is no part of a frame")
+
+
+def _unpack(kind: type, value: Any) -> PackedRecords:
+    if kind is not PackedRecords or not isinstance(value, bytes):
+        raise ValueError("route records are bytes")
+    return PackedRecords(unpack_records(value))
+
+
+_encode_control = msgspec.msgpack.Encoder(enc_hook=_pack).encode
+_decode_control: Any = msgspec.msgpack.Decoder(Control, dec_hook=_unpack).decode
+_decode_any = msgspec.msgpack.Decoder(list[Any]).decode
+
+
 def encode(envelope: Envelope) -> bytes:
     body = envelope.body
-    if isinstance(body, Data) and body.waited == 0.0 and not body.kept:
-        return encode_data(envelope, body)
-    if isinstance(body, DataAck):
-        return encode_ack(envelope, body)
-    if isinstance(body, ShareFrame):
-        return encode_share(envelope, body)
-    if isinstance(body, RouteRecords) and not body.history:
-        return encode_records(envelope, body)
-    if isinstance(body, RouteApplied):
-        return encode_applied(envelope, body)
-    message = pb.Envelope(
-        source=envelope.source,
-        incarnation=envelope.incarnation,
-        target=envelope.target,
-        target_incarnation=envelope.target_incarnation,
-        relayed=envelope.relayed,
-    )
-    name, put, _ = BODIES[type(body)]
-    field = getattr(message, name)
-    field.SetInParent()
-    put(body, field)
-    return message.SerializeToString()
+    out = BytesWriter()
+    if isinstance(body, Data):
+        _head(out, DATA, envelope)
+        _put(out, body.sequence)
+        _put(out, body.count)
+        out.append((KEPT if body.kept else 0) | (WAITED if body.waited != 0.0 else 0))
+        if body.waited != 0.0:
+            write_f64_be(out, body.waited)
+        out.write(body.blob)
+    elif isinstance(body, DataAck):
+        _head(out, DATA_ACK, envelope)
+        _put(out, body.sequence)
+        _put(out, body.room)
+    elif isinstance(body, ShareFrame):
+        _head(out, SHARE_FRAME, envelope)
+        _put(out, body.version)
+        _put(out, body.sequence)
+        _put(out, body.taken)
+        _put(out, len(body.messages))
+        out.write(body.messages)
+        out.write(body.table)
+    elif isinstance(body, RouteRecords):
+        _head(out, ROUTE_RECORDS, envelope)
+        _put(out, body.epoch)
+        _put(out, body.first)
+        out.append(QUIET if body.quiet else 0)
+        _put(out, len(body.history))
+        for epoch, first in body.history:
+            _put(out, epoch)
+            _put(out, first)
+        out.write(body.records.packed())
+    elif isinstance(body, RouteApplied):
+        _head(out, ROUTE_APPLIED, envelope)
+        _put(out, body.epoch)
+        _put(out, body.version)
+        _put(out, body.retained)
+    else:
+        _head(out, CONTROL, envelope)
+        out.write(_encode_control(body))
+    return out.getvalue()
 
 
-def decode(data: bytes) -> Envelope:
-    """Raises FrameError, also for a kind of body that only later versions know."""
-    try:
-        message = pb.Envelope.FromString(data)
-    except DecodeError as error:
-        raise FrameError(f"an envelope of {len(data)} bytes is malformed") from error
-    envelope = _envelope(message)
-    if envelope is None:
-        raise FrameError("unknown kind of envelope")
-    return envelope
+def _head(out: BytesWriter, kind: i64, envelope: Envelope) -> None:
+    out.append(u8(kind | RELAYED if envelope.relayed else kind))
+    _put(out, envelope.source)
+    _put(out, envelope.incarnation)
+    _put(out, envelope.target)
+    _put(out, envelope.target_incarnation)
+
+
+def _put(out: BytesWriter, value: i64) -> None:
+    while value > 127:
+        out.append(u8(value & 127 | 128))
+        value >>= 7
+    out.append(u8(value))
+
+
+def join(encoded: Iterable[bytes]) -> bytes:
+    """One message of encoded envelopes."""
+    out = BytesWriter()
+    for data in encoded:
+        _put(out, len(data))
+        out.write(data)
+    return out.getvalue()
 
 
 def split(data: bytes) -> list[Envelope]:
     """The envelopes of one message, in order, without kinds that only later versions know. Raises FrameError."""
+    reader = _Reader(data)
+    envelopes: list[Envelope] = []
     try:
-        envelopes = split_usual(data, _other)
-        if envelopes is not None:
-            return envelopes
-        messages = pb.Dialler.FromString(data).envelopes
-    except DecodeError as error:
-        raise FrameError(f"a message of {len(data)} bytes is malformed") from error
-    except RouteRecordError as error:
-        raise FrameError(str(error)) from error
-    return [envelope for envelope in map(_envelope, messages) if envelope is not None]
+        while reader.at < len(data):
+            envelope = reader.envelope()
+            if envelope is not None:
+                envelopes.append(envelope)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, RouteRecordError, FrameError) as error:
+        raise FrameError(f"a message of {len(data)} bytes is malformed: {error}") from error
+    return envelopes
 
 
-def _other(data: bytes) -> Envelope | None:
-    return _envelope(pb.Envelope.FromString(data))
+class _Reader:
+    data: bytes
+    at: i64
+    end: i64  # of the envelope
 
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.end = len(data)
 
-def _envelope(message: pb.Envelope) -> Envelope | None:
-    name = message.WhichOneof("body")
-    if name is None:
-        return None
-    body = FROM_MESSAGE[name](getattr(message, name))
-    return Envelope(
-        message.source, message.incarnation, message.target, message.target_incarnation, body, message.relayed
-    )
+    def number(self) -> i64:
+        data = self.data
+        at = self.at
+        end = self.end
+        value: i64 = 0
+        shift: i64 = 0
+        while at < end and shift <= SHIFT_MAX:
+            byte: i64 = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                self.at = at
+                return value
+            shift += 7
+        raise FrameError("a number is truncated")
 
+    def byte(self) -> i64:
+        if self.at >= self.end:
+            raise FrameError("an envelope is truncated")
+        self.at += 1
+        return self.data[self.at - 1]
 
-def _from_heartbeat(beat: Heartbeat) -> pb.Heartbeat:
-    return pb.Heartbeat(
-        epoch=beat.epoch,
-        version=beat.version,
-        vector=[pb.Applied(node=node, epoch=at[0], version=at[1]) for node, at in beat.vector.items()],
-        heard=beat.heard,
-        relayed=beat.relayed,
-        connected=sorted(beat.connected),
-        serving=beat.serving,
-        number=beat.number,
-        taken=beat.taken,
-        listeners=beat.listeners,
-        draining=beat.draining,
-        clients=beat.clients,
-        retained=beat.retained,
-        gone=beat.gone,
-        since=beat.since,
-        changed=beat.changed,
-        membership=pb.Membership(
-            revision=beat.membership.revision, members=[_from_member(member) for member in beat.membership.members]
-        ),
-    )
+    def part(self, size: i64) -> bytes:
+        start = self.at
+        if size > self.end - start:  # their sum may not fit into 64 bits
+            raise FrameError("an envelope is truncated")
+        self.at = start + size
+        return self.data[start : self.at]
 
+    def rest(self) -> bytes:
+        return self.part(self.end - self.at)
 
-def _to_heartbeat(message: pb.Heartbeat) -> Heartbeat:
-    members = tuple(_to_member(member) for member in message.membership.members)
-    return Heartbeat(
-        epoch=message.epoch,
-        version=message.version,
-        vector={applied.node: (applied.epoch, applied.version) for applied in message.vector},
-        heard=dict(message.heard),
-        relayed=dict(message.relayed),
-        connected=frozenset(message.connected),
-        serving=message.serving,
-        membership=Membership(message.membership.revision, members),
-        number=message.number,
-        taken=dict(message.taken),
-        listeners=tuple(message.listeners),
-        draining=message.draining,
-        clients=message.clients,
-        retained=message.retained,
-        gone=dict(message.gone),
-        since=message.since,
-        changed=tuple(message.changed),
-    )
+    def envelope(self) -> Envelope | None:
+        """The next one; None if only a later version knows its kind."""
+        self.end = len(self.data)
+        size = self.number()
+        if size > self.end - self.at:
+            raise FrameError("an envelope is truncated")
+        self.end = self.at + size
+        kind = self.byte()
+        source = self.number()
+        incarnation = self.number()
+        target = self.number()
+        target_incarnation = self.number()
+        body = self._body(kind & ~RELAYED)
+        self.at = self.end  # a later version may have added something
+        if body is None:
+            return None
+        return Envelope(source, incarnation, target, target_incarnation, body, kind >= RELAYED)
 
+    def _body(self, kind: i64) -> Body | None:
+        if kind == DATA:
+            return self._data()
+        if kind == DATA_ACK:
+            sequence = self.number()
+            return DataAck(sequence, self.number())
+        if kind == SHARE_FRAME:
+            version = self.number()
+            sequence = self.number()
+            taken = self.number()
+            messages = self.part(self.number())
+            return ShareFrame(version, sequence, taken, messages, self.rest())
+        if kind == ROUTE_RECORDS:
+            return self._records()
+        if kind == ROUTE_APPLIED:
+            epoch = self.number()
+            version = self.number()
+            return RouteApplied(epoch, version, self.number())
+        return self._control() if kind == CONTROL else None
 
-def _from_member(member: MemberInfo) -> pb.MemberInfo:
-    return pb.MemberInfo(
-        name=member.name,
-        number=member.number,
-        incarnation=member.incarnation,
-        address=member.address,
-        version=member.version,
-        joining=not member.registered,
-        first=member.first,
-        since=member.since,
-    )
+    def _data(self) -> Data:
+        sequence = self.number()
+        count = self.number()
+        flags = self.byte()
+        waited = read_f64_be(self.part(8), 0) if flags & WAITED else 0.0
+        return Data(sequence, count, self.rest(), waited, flags & KEPT != 0)
 
+    def _records(self) -> RouteRecords:
+        epoch = self.number()
+        first = self.number()
+        quiet = self.byte() & QUIET != 0
+        history: list[tuple[int, int]] = []
+        for _ in range(self.number()):
+            began = self.number()
+            history.append((began, self.number()))
+        return RouteRecords(epoch, first, PackedRecords(unpack_records(self.rest())), tuple(history), quiet)
 
-def _to_member(message: pb.MemberInfo) -> MemberInfo:
-    return MemberInfo(
-        message.name,
-        message.number,
-        message.incarnation,
-        message.address,
-        message.version,
-        not message.joining,
-        message.first,
-        message.since,
-    )
-
-
-def _put_route_records(body: RouteRecords, field: pb.RouteRecords) -> None:
-    field.epoch = body.epoch
-    field.first = body.first
-    field.records = packed(body.records)
-    for epoch, first in body.history:
-        field.history.add(epoch=epoch, first=first)
-    field.quiet = body.quiet
-
-
-def _to_route_records(message: pb.RouteRecords) -> RouteRecords:
-    history = tuple((start.epoch, start.first) for start in message.history)
-    return RouteRecords(message.epoch, message.first, _to_records(message.records), history, message.quiet)
-
-
-def _put_snapshot(body: RouteSnapshot, field: pb.RouteSnapshot) -> None:
-    field.epoch = body.epoch
-    field.version = body.version
-    field.chunk = body.chunk
-    field.last = body.last
-    field.of = body.of
-    field.records = packed(body.records)
-
-
-def _to_snapshot(message: pb.RouteSnapshot) -> RouteSnapshot:
-    records = _to_records(message.records)
-    return RouteSnapshot(message.epoch, message.version, message.chunk, message.last, records, message.of)
-
-
-def _to_records(data: bytes) -> tuple[RouteRecord, ...]:
-    try:
-        return tuple(unpack_records(data))
-    except RouteRecordError as error:
-        raise FrameError(str(error)) from error
-
-
-def _to_call(message: pb.HandshakeCall) -> HandshakeCall:
-    try:
-        users = _users.decode(message.users) if message.users else ()
-        return HandshakeCall(message.number, _questions.decode(message.questions), users)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FrameError(f"a request about handshakes is malformed: {error}") from error
-
-
-def _to_reply(message: pb.HandshakeReply) -> HandshakeReply:
-    try:
-        return HandshakeReply(message.number, message.since, _answers.decode(message.answers))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FrameError(f"a response about handshakes is malformed: {error}") from error
-
-
-def _put_data(body: Data, field: pb.Data) -> None:
-    """In place: these are nearly all bytes that travel, so they are not copied once more."""
-    field.sequence = body.sequence
-    field.count = body.count
-    field.blob = body.blob
-    if body.waited != 0.0:
-        field.waited = body.waited
-    if body.kept:
-        field.kept = True
-
-
-def _put_pull(body: GroupPull, field: pb.GroupPull) -> None:
-    field.number = body.number
-    for pull in body.pulls:
-        allotments = [
-            pb.Allotment(node=each.node, online=each.online, room=each.room, standing=each.standing, limit=each.limit)
-            for each in pull.allotments
-        ]
-        field.pulls.add(key=pull.key, epoch=pull.epoch, allotments=allotments, stands=pull.stands)
-
-
-def _to_pull(message: pb.GroupPull) -> GroupPull:
-    pulls = [
-        Pull(
-            pull.key,
-            pull.epoch,
-            tuple(Allotment(each.node, each.online, each.room, each.standing, each.limit) for each in pull.allotments),
-            pull.stands,
-        )
-        for pull in message.pulls
-    ]
-    return GroupPull(message.number, tuple(pulls))
-
-
-def _put_report(body: GroupReport, field: pb.GroupReport) -> None:
-    field.number = body.number
-    for state in body.states:
-        field.states.add(
-            key=state.key,
-            epoch=state.epoch,
-            waiting=state.waiting,
-            online=state.online,
-            room=state.room,
-            taken=[pb.Taken(node=node, count=count) for node, count in state.taken],
-            wants=state.wants,
-            limit=state.limit,
-        )
-
-
-def _to_report(message: pb.GroupReport) -> GroupReport:
-    states = [
-        GroupState(
-            state.key,
-            state.epoch,
-            state.waiting,
-            state.online,
-            state.room,
-            tuple((each.node, each.count) for each in state.taken),
-            state.wants,
-            state.limit,
-        )
-        for state in message.states
-    ]
-    return GroupReport(message.number, tuple(states))
-
-
-BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[Any], Body]]]] = {
-    Heartbeat: ("heartbeat", lambda body, field: field.CopyFrom(_from_heartbeat(body)), _to_heartbeat),
-    RouteRecords: ("route_records", _put_route_records, _to_route_records),
-    RouteApplied: (
-        "route_applied",
-        lambda body, field: field.CopyFrom(
-            pb.RouteApplied(epoch=body.epoch, version=body.version, retained=body.retained)
-        ),
-        lambda message: RouteApplied(message.epoch, message.version, message.retained),
-    ),
-    SyncRequest: (
-        "sync_request",
-        lambda body, field: field.CopyFrom(pb.SyncRequest(epoch=body.epoch, version=body.version, of=body.of)),
-        lambda message: SyncRequest(message.epoch, message.version, message.of),
-    ),
-    RouteSnapshot: ("route_snapshot", _put_snapshot, _to_snapshot),
-    Data: (
-        "data",
-        _put_data,
-        lambda message: Data(message.sequence, message.count, message.blob, message.waited, message.kept),
-    ),
-    DataAck: (
-        "data_ack",
-        lambda body, field: field.CopyFrom(pb.DataAck(sequence=body.sequence, room=body.room)),
-        lambda message: DataAck(message.sequence, message.room),
-    ),
-    HandshakeCall: (
-        "handshake_call",
-        lambda body, field: field.CopyFrom(
-            pb.HandshakeCall(number=body.number, questions=_pack(body.questions), users=_pack(body.users))
-        ),
-        _to_call,
-    ),
-    HandshakeReply: (
-        "handshake_reply",
-        lambda body, field: field.CopyFrom(
-            pb.HandshakeReply(number=body.number, since=body.since, answers=_pack(body.answers))
-        ),
-        _to_reply,
-    ),
-    GroupPull: ("group_pull", _put_pull, _to_pull),
-    GroupReport: ("group_report", _put_report, _to_report),
-    OperatorCall: (
-        "operator_call",
-        lambda body, field: field.CopyFrom(pb.OperatorCall(number=body.number, question=body.question)),
-        lambda message: OperatorCall(message.number, message.question),
-    ),
-    OperatorReply: (
-        "operator_reply",
-        lambda body, field: field.CopyFrom(pb.OperatorReply(number=body.number, answer=body.answer)),
-        lambda message: OperatorReply(message.number, message.answer),
-    ),
-    ShareFrame: (
-        "share_frame",
-        lambda body, field: field.CopyFrom(
-            pb.ShareFrame(
-                version=body.version,
-                sequence=body.sequence,
-                taken=body.taken,
-                messages=body.messages,
-                table=body.table,
-            )
-        ),
-        lambda message: ShareFrame(message.version, message.sequence, message.taken, message.messages, message.table),
-    ),
-}
-"""By kind of body: its field in Envelope, its encoder, and its decoder."""
-
-FROM_MESSAGE: Final = {name: read for name, _, read in BODIES.values()}
+    def _control(self) -> Control | None:
+        data = self.rest()
+        try:
+            frame: Control = _decode_control(data)
+        except msgspec.ValidationError:
+            values = _decode_any(data)
+            if values and isinstance(values[0], int) and values[0] not in TAGS:
+                return None
+            raise
+        return frame

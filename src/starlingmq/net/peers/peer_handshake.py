@@ -22,13 +22,13 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import DecodeError
+import msgspec
 
+from starlingmq.cluster.links.control_frames import Number
 from starlingmq.config.plain_names import plain_name
-from starlingmq.net.proto import peers_pb2 as pb
 
-VERSION_MIN: Final = 4
-VERSION_MAX: Final = 4
+VERSION_MIN: Final = 5
+VERSION_MAX: Final = 5
 NONCE_BYTES: Final = 32
 MESSAGE_BYTES_MAX: Final = 1024  # of each of the four
 
@@ -37,6 +37,37 @@ JOIN: Final = "join"  # envelopes from the dialler
 HOLD: Final = "hold"  # nothing: it ends with the process (net/peers/process_watch.py)
 COPY: Final = "copy"  # copies of the dialler's data (net/peers/copy_link.py)
 PURPOSES: Final = (JOIN, HOLD, COPY)
+
+
+class DiallerHello(msgspec.Struct, array_like=True, frozen=True):
+    """Fields are only ever added at the end of this and of ``Challenge``, and those that are not known are ignored."""
+
+    cluster: str
+    name: str
+    number: Number
+    incarnation: Number
+    version_min: Number  # of this protocol, that the dialler speaks
+    version_max: Number
+    nonce: bytes
+    target: Number  # number of the node that it means to reach
+    software: str
+    purpose: str
+
+
+class Challenge(msgspec.Struct, array_like=True, frozen=True):
+    version: Number  # the highest that both speak
+    name: str
+    number: Number
+    incarnation: Number
+    nonce: bytes
+    software: str
+
+
+MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_encode = msgspec.msgpack.encode
+_hello = msgspec.msgpack.Decoder(DiallerHello)
+_challenge = msgspec.msgpack.Decoder(Challenge)
 
 
 class RefusedError(Exception):
@@ -75,18 +106,10 @@ class Dialling:
     def __init__(self, me: Identity, target: int, nonce: bytes, purpose: str) -> None:
         self.me = me
         self.target = target
-        self.hello = pb.Hello(
-            cluster=me.cluster,
-            name=me.name,
-            number=me.number,
-            incarnation=me.incarnation,
-            version_min=me.version_min,
-            version_max=me.version_max,
-            nonce=nonce,
-            target=target,
-            software=me.software,
-            purpose=purpose,
-        ).SerializeToString()
+        versions = me.version_min, me.version_max
+        self.hello = _encode(
+            DiallerHello(me.cluster, me.name, me.number, me.incarnation, *versions, nonce, target, me.software, purpose)
+        )
         self._challenge = b""
         self.version = 0
         self.incarnation = 0  # of the listener
@@ -94,8 +117,8 @@ class Dialling:
     def proof(self, message: bytes) -> bytes:
         """The answer to the listener's challenge. Raises RefusedError."""
         try:
-            challenge = pb.Challenge.FromString(message)
-        except DecodeError:
+            challenge = _challenge.decode(message)
+        except MALFORMED:
             raise RefusedError("it does not speak the protocol between nodes") from None
         if len(challenge.nonce) != NONCE_BYTES or not plain_name(challenge.name):
             raise RefusedError("it does not speak the protocol between nodes")
@@ -124,7 +147,7 @@ class Answering:
         self.me = me
         self._nonce = nonce
         self._message = b""
-        self._hello = pb.Hello()
+        self._hello: DiallerHello | None = None
         self._challenge = b""
         self._version = 0
 
@@ -132,8 +155,8 @@ class Answering:
         """The answer to ``hello``. Raises RefusedError."""
         me = self.me
         try:
-            hello = pb.Hello.FromString(message)
-        except DecodeError:
+            hello = _hello.decode(message)
+        except MALFORMED:
             raise RefusedError("not a valid handshake of a node") from None
         valid = len(hello.nonce) == NONCE_BYTES and hello.purpose in PURPOSES
         if not valid or not hello.number or not plain_name(hello.name):
@@ -153,20 +176,13 @@ class Answering:
                 f"{hello.name} {hello.version_min} to {hello.version_max}; upgrade the older one"
             )
         self._message, self._hello, self._version = message, hello, version
-        self._challenge = pb.Challenge(
-            version=version,
-            name=me.name,
-            number=me.number,
-            incarnation=me.incarnation,
-            nonce=self._nonce,
-            software=me.software,
-        ).SerializeToString()
+        self._challenge = _encode(Challenge(version, me.name, me.number, me.incarnation, self._nonce, me.software))
         return self._challenge
 
     def admit(self, proof: bytes) -> Proved:
         """Checks the dialler's proof. Raises RefusedError."""
         hello, secret = self._hello, self.me.secret
-        if not self._challenge:
+        if hello is None:
             raise RefusedError("not a valid handshake of a node")
         if not hmac.compare_digest(proof, _proof(b"dialler", secret, self._message, self._challenge)):
             raise RefusedError(

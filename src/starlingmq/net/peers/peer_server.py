@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from starlingmq._version import __version__
-from starlingmq.cluster.links.peer_frames import Envelope, MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.config.cluster_section import ClusterConfig, cluster_secret, split_address
 from starlingmq.net.peers import peer_codec
 from starlingmq.net.peers.peer_connection import PeerConnection

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from starlingmq.cluster.links.peer_frames import Data, Envelope, MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.net.peers import peer_codec
 from starlingmq.net.peers.peer_connection import PeerConnection
 from starlingmq.net.peers.peer_dialling import DialError

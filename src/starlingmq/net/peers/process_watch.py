@@ -26,7 +26,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.config.cluster_section import split_address
 from starlingmq.net.peers.peer_connection import PeerConnection
 from starlingmq.net.peers.peer_dialling import DialError

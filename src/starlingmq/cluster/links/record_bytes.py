@@ -7,10 +7,8 @@ The stored form (``route_facts``) has each key whole, so that facts do not depen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
-
-from starlingmq.cluster.links.peer_frames import RouteRecord
 
 VALUE_BITS: Final = 128  # of a summary of filters (core.router.filter_summary); all other numbers are smaller
 KEYS_MAX: Final = 1 << 20  # bytes of all keys; frames have 64 KiB, or one longer key
@@ -18,6 +16,55 @@ KEYS_MAX: Final = 1 << 20  # bytes of all keys; frames have 64 KiB, or one longe
 
 class RouteRecordError(ValueError):
     """The bytes are no records: sent by another version, or by a bug."""
+
+
+class RouteRecord:
+    """A node's own route for one filter or shared group.
+
+    ``key`` is a topic filter, ``$share/name/filter`` for a group, or belongs to a summary of filters
+    (core.router.filter_summary; only there values have more than 32 bits). ``value`` 0: not wanted any more. For a
+    filter 1: wanted, 2: wanted durably (by a persistent session at QoS 1 or 2). For a group: its members on that node.
+    """
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, key: bytes, value: int) -> None:
+        self.key = key
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RouteRecord) and self.key == other.key and self.value == other.value
+
+    def __repr__(self) -> str:
+        return f"RouteRecord(key={self.key!r}, value={self.value})"
+
+
+class PackedRecords:
+    """The records of a frame. The same frame goes to all nodes in turn, so its bytes are made once."""
+
+    __slots__ = ("_packed", "all")
+
+    def __init__(self, records: Sequence[RouteRecord]) -> None:
+        self.all = records
+        self._packed: bytes | None = None
+
+    def packed(self) -> bytes:
+        packed = self._packed
+        if packed is None:
+            packed = self._packed = pack_records(self.all)
+        return packed
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __iter__(self) -> Iterator[RouteRecord]:
+        return iter(self.all)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedRecords) and self.packed() == other.packed()
+
+    def __repr__(self) -> str:
+        return repr(self.all)
 
 
 def pack_records(records: Sequence[RouteRecord]) -> bytes:
