@@ -38,13 +38,13 @@ class CountsWhomItHears(Quorum):
 
 class CountsJoining(Quorum):
     def enough(self) -> bool:
-        return self._me.number in self._registered and len(self.connected()) >= len(self._registered) // 2
+        return self._number in self._registered and len(self.connected()) >= len(self._registered) // 2
 
 
 class CountsItself(Quorum):
     def enough(self) -> bool:
         count = sum(1 for number in self.connected() if number in self._registered)
-        return self._me.number in self._registered and count + 1 >= len(self._registered) // 2
+        return self._number in self._registered and count + 1 >= len(self._registered) // 2
 
 
 class ForgetsNobodyInTime(Quorum):

@@ -178,7 +178,7 @@ def qos_2_is_forwarded_before_it_is_committed() -> Iterator[None]:
 
 def a_joining_member_counts() -> Any:
     def enough(self: Quorum) -> bool:
-        return self._me.number in self._registered and len(self.connected()) >= len(self._registered) // 2
+        return self._number in self._registered and len(self.connected()) >= len(self._registered) // 2
 
     return patch.object(Quorum, "enough", enough)
 

@@ -231,9 +231,10 @@ class Members:
             return 0.0
         if self._retry.at:
             return self._retry.at
-        current = self.membership.revision == self._registry.parsed.membership.revision
-        if self.state == "joining" and current and self._known_at >= 0 and self._has_majority():
-            return self._known_at + self._settle
+        if self.state == "joining" and self._known_at >= 0:
+            current = self.membership.revision == self._registry.parsed.membership.revision
+            if current and self._has_majority():
+                return self._known_at + self._settle
         return 0.0
 
     # State

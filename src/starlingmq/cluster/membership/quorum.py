@@ -82,7 +82,8 @@ class QuorumPeer:
 
 
 class Quorum:
-    _me: MemberInfo
+    _number: int  # of this node
+    _incarnation: int
     _interval: float
     _timeout: float
     _peers: dict[int, QuorumPeer]  # by ascending number
@@ -97,7 +98,8 @@ class Quorum:
     _one_machine: bool
 
     def __init__(self, me: MemberInfo, interval: float, timeout: float, one_machine: bool = False) -> None:
-        self._me = me
+        self._number = me.number
+        self._incarnation = me.incarnation
         self._one_machine = one_machine
         self._interval = interval
         self._timeout = timeout
@@ -116,7 +118,8 @@ class Quorum:
     def begin_again(self, me: MemberInfo) -> None:
         """This node is a new incarnation: other nodes are connected to it only after they have confirmed that they hear
         it."""
-        self._me = me
+        self._number = me.number
+        self._incarnation = me.incarnation
         for peer in self._peers.values():
             self._lose(peer)
             peer.rests_on = NEVER
@@ -127,7 +130,7 @@ class Quorum:
         self._registered = {member.number: member.incarnation for member in membership.members}
         known = {member.number: member.incarnation for member in joining}
         known.update(self._registered)
-        known.pop(self._me.number, None)
+        known.pop(self._number, None)
         for number in [number for number in self._peers if number not in known]:
             self._lose(self._peers.pop(number))
         for number, incarnation in known.items():
@@ -160,8 +163,8 @@ class Quorum:
             peer.direct_at = now
         peer.missed = peer.dead = False
         body = envelope.body
-        is_whole = isinstance(body, Heartbeat) and body.since == 0 and envelope.target == self._me.number
-        if is_whole and isinstance(body, Heartbeat) and body.number > peer.heartbeat:
+        # Not isinstance, which asks the metaclass of structs: this is done for each frame.
+        if type(body) is Heartbeat and envelope.target == self._number:
             self._note(peer, body, now)
         self._look(peer, now)
         return True
@@ -196,6 +199,8 @@ class Quorum:
         ]
 
     def _note(self, peer: QuorumPeer, heartbeat: Heartbeat, now: float) -> None:
+        if heartbeat.since != 0 or heartbeat.number <= peer.heartbeat:
+            return
         if peer.heartbeat == 0:
             self.hasten()
         peer.heartbeat = heartbeat.number
@@ -207,8 +212,8 @@ class Quorum:
         if heartbeat.gone != peer.misses:
             peer.misses = heartbeat.gone
             self._look_at_missed(now)
-        peer.taken = heartbeat.taken.get(self._me.number, 0) if self._is_heard_by(peer) else 0
-        sent_at = self._sent.get(heartbeat.taken.get(self._me.number, 0))
+        peer.taken = heartbeat.taken.get(self._number, 0) if self._is_heard_by(peer) else 0
+        sent_at = self._sent.get(heartbeat.taken.get(self._number, 0))
         if sent_at is not None and sent_at > peer.rests_on and self._is_heard_by(peer):
             peer.rests_on = sent_at
 
@@ -268,8 +273,8 @@ class Quorum:
 
     def _is_heard_by(self, peer: QuorumPeer) -> bool:
         """Whether its last heartbeat said that it hears this incarnation of this node."""
-        me = self._me
-        return me.incarnation in (peer.hears.get(me.number, 0), peer.hears_relayed.get(me.number, 0))
+        me = self._number
+        return self._incarnation in (peer.hears.get(me, 0), peer.hears_relayed.get(me, 0))
 
     def _begin(self, peer: QuorumPeer, incarnation: int) -> None:
         self._lose(peer)
@@ -316,7 +321,7 @@ class Quorum:
 
     def counts(self) -> bool:
         """Whether this node is registered."""
-        return self._registered.get(self._me.number) == self._me.incarnation
+        return self._registered.get(self._number) == self._incarnation
 
     def knows(self, number: int, revision: int) -> bool:
         """Whether ``number`` has confirmed that it knows the membership of that revision, or a newer one."""
@@ -341,7 +346,7 @@ class Quorum:
         """Connected nodes, registered or not, that know the membership of that revision or a newer one. While this node
         is joining, only those that report a connection to it: they have to reach it from the moment at which it is
         registered."""
-        me = self._me.number
+        me = self._number
         joining = me not in self._registered
         return frozenset(
             [
@@ -437,7 +442,7 @@ class Quorum:
     def reports_hearing_directly(self, number: int) -> bool:
         """Whether ``number`` is heard, and its last heartbeat said that it hears this node directly."""
         peer = self._peers.get(number)
-        return peer is not None and self.hears(number) and peer.hears.get(self._me.number, 0) == self._me.incarnation
+        return peer is not None and self.hears(number) and peer.hears.get(self._number, 0) == self._incarnation
 
     def reports_hearing(self, number: int, other: int) -> bool:
         """Whether ``number`` is heard, and its last heartbeat said that it hears the current incarnation of ``other``

@@ -14,7 +14,7 @@ from starlingmq.cluster.links.control_frames import (
     OperatorCall,
     OperatorReply,
 )
-from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, RouteApplied, ShareFrame
+from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, RouteApplied, RouteRecords, ShareFrame
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.peers.frame_sender import FrameSender
@@ -67,8 +67,9 @@ class FrameReceiver:
         quorum, relay, routes = view.quorum, view.relay, view.routes
         if quorum is None or relay is None or routes is None or envelope.source == view.number:
             return NEEDS_TURN
-        if isinstance(envelope.body, Heartbeat) and envelope.target == view.number:
-            beat = view.heartbeats.read(envelope.source, envelope.incarnation, envelope.body)
+        body = envelope.body
+        if type(body) is Heartbeat and envelope.target == view.number:
+            beat = view.heartbeats.read(envelope.source, envelope.incarnation, body)
             envelope = envelope.with_body(beat)
         changes = quorum.changes
         if not quorum.took(envelope, now):
@@ -97,6 +98,7 @@ class FrameReceiver:
     ) -> int:
         body = envelope.body
         source, target = envelope.incarnation, envelope.target_incarnation
+        # Compiled classes first, which come with each message or client: to tell a struct costs ten times as much.
         if isinstance(body, Data):
             blob = transport.link.received(body, source, target)
             if blob is not None:
@@ -104,6 +106,13 @@ class FrameReceiver:
             return ONLY_MESSAGES
         if isinstance(body, DataAck):
             transport.acknowledged(transport.link.acknowledged(body, source, target, now), now)
+        elif isinstance(body, ShareFrame):
+            if target == self._view.incarnation:
+                return ONLY_CLAIMS if self._shares.received(envelope.source, source, body) else NEEDS_TURN
+        elif isinstance(body, (RouteRecords, RouteApplied)):
+            routes.received(envelope.source, body, now)
+            if isinstance(body, RouteApplied):
+                self._note_retained(envelope.source, body.retained)
         elif isinstance(body, HandshakeCall):
             self._qos2.called(envelope.source, body)
         elif isinstance(body, HandshakeReply):
@@ -116,9 +125,6 @@ class FrameReceiver:
         elif isinstance(body, (GroupPull, GroupReport)):
             if target == self._view.incarnation:  # a frame for an earlier incarnation must not count for this one
                 self._groups.received(envelope.source, source, body, now)
-        elif isinstance(body, ShareFrame):
-            if target == self._view.incarnation:
-                return ONLY_CLAIMS if self._shares.received(envelope.source, source, body) else NEEDS_TURN
         elif isinstance(body, Heartbeat) and body.since != 0:
             pass  # it could not be read
         elif isinstance(body, Heartbeat):
@@ -130,8 +136,6 @@ class FrameReceiver:
             self._follower.follow(now)
         else:
             routes.received(envelope.source, body, now)
-            if isinstance(body, RouteApplied):
-                self._note_retained(envelope.source, body.retained)
         return NEEDS_TURN
 
     def _note_retained(self, number: int, sequence: int) -> None:

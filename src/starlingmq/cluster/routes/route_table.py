@@ -150,10 +150,14 @@ class RouteTable:
         if source in self._gone or source == self.me:
             return
         self._now = now
-        if isinstance(body, SyncRequest):
+        number = source
+        if isinstance(body, (RouteRecords, RouteApplied)):
+            pass  # first: they come with each client
+        elif isinstance(body, SyncRequest):
             self._asked(source, body)
             return
-        number = body.of or source if isinstance(body, RouteSnapshot) else source
+        elif isinstance(body, RouteSnapshot):
+            number = body.of or source
         if number == self.me or number in self._gone:
             return
         peer = self._peer(number)
@@ -161,12 +165,11 @@ class RouteTable:
             peer.received_records(body)
             if peer.to_confirm != UNKNOWN and not peer.busy():
                 self._owed[number] = peer  # it is here already
-        elif isinstance(body, RouteSnapshot):
-            if peer.received_piece(body, body.of and source):
-                peer.moved_at = now
-                peer.lacking_since = NEVER
         elif isinstance(body, RouteApplied):
             peer.applied = max(peer.applied, (body.epoch, body.version))
+        elif isinstance(body, RouteSnapshot) and peer.received_piece(body, body.of and source):
+            peer.moved_at = now
+            peer.lacking_since = NEVER
         if peer.busy():
             self._busy[number] = peer
 
