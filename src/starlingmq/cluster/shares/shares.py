@@ -61,6 +61,8 @@ from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 
 NEVER: Final = 1 << 62  # above all epochs
+# of other nodes, and changes for their deputy
+REQUESTS: Final = frozenset([Claim, Release, KeyChanged, WillChange, WillsKept, Disarm, Hasten])
 LOOK_SECONDS: Final = 0.25  # between two looks at whether the leaders are connected that have to answer
 
 
@@ -168,18 +170,19 @@ class Shares(Subsystem):
         elif frame.version == version and self._taking_part and self.table.lists(node, incarnation):
             only_requests = True
             for message in self._channel(node).received(frame):
-                only_requests = only_requests and isinstance(
-                    message, (Claim, Release, KeyChanged, WillChange, WillsKept, Disarm, Hasten)
-                )
+                only_requests = only_requests and type(message) in REQUESTS
                 self._take(node, message)
             return only_requests and not (frame.table or self._local or self.leader.is_pending())
         return False
 
     def _take(self, node: int, message: Message) -> None:
-        if isinstance(message, (Claim, Release, Read, WillChange, WillRead, Disarm)):
-            self.leader.take(node, message)
+        # Those of each CONNECT first: for each other struct that one is compared with, isinstance asks its metaclass.
+        if isinstance(message, KeyChanged):
+            self._keep(node, message)
         elif isinstance(message, OwnerAnswer):
             self.owners.lines.answered(message)
+        elif isinstance(message, (Claim, Release, Read, WillChange, WillRead, Disarm)):
+            self.leader.take(node, message)
         elif isinstance(message, WillAnswer):
             self.wills.lines.answered(message)
         elif isinstance(message, WillNews):
@@ -188,8 +191,6 @@ class Shares(Subsystem):
             self.leader.read_wills(node, message)
         elif isinstance(message, WillsFound):
             self.wills.found(message)
-        elif isinstance(message, KeyChanged):
-            self._keep(node, message)
         elif isinstance(message, WillsKept):
             self.books.keep_wills(node, message)
         elif isinstance(message, Hasten):

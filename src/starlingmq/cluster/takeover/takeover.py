@@ -56,9 +56,11 @@ from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import (
     Barrier,
     Declined,
+    Head,
     Mark,
     Offer,
-    Rebalance,
+    Parts,
+    Passed,
     ReleaseKey,
     ShortBarrier,
     ShortMark,
@@ -66,6 +68,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     TransferError,
     TransferFrame,
     Unknown,
+    Whole,
     decode_inbound,
     decode_kept,
     decode_marks,
@@ -326,11 +329,14 @@ class Takeovers:
                 self.migrations.notices.append(f"message of node {node} was ignored: {error}")
 
     def _received(self, node: int, frame: TransferFrame) -> None:
+        # Frequent ones first: for each other struct that a frame is compared with, isinstance asks its metaclass.
         if isinstance(frame, Takeover):
             self._source.asked(node, frame)
-        elif isinstance(frame, Barrier | ShortBarrier):
+        elif isinstance(frame, (Head, Whole, Passed, Parts)):
+            self._target.received(node, frame)
+        elif isinstance(frame, (Barrier, ShortBarrier)):
             self._cut_markers.put(node, frame)
-        elif isinstance(frame, Mark | ShortMark):
+        elif isinstance(frame, (Mark, ShortMark)):
             self._cut_markers.came(node, frame)
         elif isinstance(frame, Unknown):
             self._source.unknown(node, frame.client_id, frame.epoch)
@@ -342,10 +348,8 @@ class Takeovers:
             declined = orphaned + self.offers.offered(node, Offer(wanted))
             if declined:
                 self.send(node, Declined(declined))
-        elif isinstance(frame, Declined | Rebalance):
-            self.migrations.ports.on_drain(node, frame)
         else:
-            self._target.received(node, frame)
+            self.migrations.ports.on_drain(node, frame)
 
     # Turns
 
