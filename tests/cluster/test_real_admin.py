@@ -113,7 +113,7 @@ async def test_any_node_answers_for_all_and_lists_missing_nodes(three: Cluster) 
     assert (await operator.ask("GET", "/config", params={"node": last.name}))["node"]["name"] == last.name
     found = await operator.ask("POST", "/reload", params={"node": "*"})
     assert set(found["nodes"]) == {node.name for node in three.nodes}
-    nothing = {"reloaded": True, "restart": [], "warnings": [], "before": {}, "after": {}}
+    nothing = {"reloaded": True, "restart": [], "warnings": [], "before": {}, "after": {}, "certificates": []}
     assert list(found["nodes"].values()) == 3 * [nothing]
     await three.until(
         lambda: all(each["round_trip_ms"] for each in last.ask("peers")["peers"]), "round trips are known"
