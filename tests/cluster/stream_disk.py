@@ -6,6 +6,7 @@ one the disk of the first.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT, STREAM_PUT, Del
 from starlingmq.core.jetstream.bound_consumer import FACT as CONSUMER_FACT
 from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream
+
+LOOP = asyncio.new_event_loop()  # for the tasks that delete files
 
 
 @dataclass
@@ -58,6 +61,14 @@ class DiskAdmin:
         found = self._node.disk.streams[stream.number]
         found.topics, found.settings = topics, settings
 
+    async def delete(self, name: str) -> None:
+        disk = self._node.disk
+        for number in [number for number, found in disk.streams.items() if found.name == name]:
+            del disk.streams[number]
+            head = CONSUMER_FACT + b"%d/" % number
+            for fact in [fact for fact in disk.facts if fact.startswith(head)]:
+                del disk.facts[fact]
+
 
 class DiskNode(StreamNode):
     fleet: DiskFleet
@@ -89,6 +100,9 @@ class DiskNode(StreamNode):
     def turn(self) -> bool:
         busy = super().turn()
         self._keep()
+        if asyncio.all_tasks(LOOP):
+            LOOP.call_soon(LOOP.stop)
+            LOOP.run_forever()
         return busy or self.state.pending()
 
     def _keep(self) -> None:
@@ -108,18 +122,13 @@ class DiskNode(StreamNode):
                             disk.highest[message.origin] = max(before, message.sequence)
         self.writes.clear()
 
-    def delete(self, stream: SequencedStream) -> None:
-        del self.disk.streams[stream.number]
-        head = CONSUMER_FACT + b"%d/" % stream.number
-        for fact in [fact for fact in self.disk.facts if fact.startswith(head)]:
-            del self.disk.facts[fact]
-
 
 class DiskFleet(StreamFleet):
     kind = DiskNode
 
     def __init__(self, count: int) -> None:
         self.disks: dict[str, Disk] = {}
+        asyncio.set_event_loop(LOOP)
         super().__init__(count)
 
     def named(self, name: str) -> DiskNode | None:

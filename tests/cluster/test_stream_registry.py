@@ -11,12 +11,13 @@ from starlingmq.cluster.etcd.shared_value import AWAY, UNKNOWN
 from starlingmq.cluster.streams.stream_registry import (
     BYTES_MAX,
     FULL,
+    OLDER,
     Entries,
     RegistryChange,
     StreamEntry,
     StreamRegistry,
-    decode_entries,
-    encode_entries,
+    decode_document,
+    encode_document,
 )
 
 
@@ -164,7 +165,25 @@ def test_a_document_of_a_later_version_changes_nothing() -> None:
 
 
 def test_entries_are_read_as_they_were_written() -> None:
-    entries = {"B": StreamEntry("n1", ("b/#", "ü"), '{"name":"B"}', True), "A": StreamEntry("n2", (), "")}
-    assert decode_entries(encode_entries(entries)) == entries
-    assert decode_entries(b"") == {}
+    entries = {"B": StreamEntry("n1", ("b/#", "ü"), '{"name":"B"}', 1234567890.1234567), "A": StreamEntry("n2", (), "")}
+    found = decode_document(encode_document(entries, {"n1": 7}, 5))
+    assert (found.streams, found.nodes, found.number) == (entries, {"n1": 7}, 5)
+    assert decode_document(b"").streams == {}
     assert entries["B"].filters() == [b"b/#", "ü".encode()]
+
+
+def test_a_document_of_before_counts_as_empty() -> None:
+    """As etcd has it that was rebuilt, or restored from a backup."""
+    nodes = Nodes("a")
+    nodes["a"].ask(Creation("a", "S"))
+    nodes.rest()
+    backup = nodes["a"]._value.value
+    nodes["a"].ask(Creation("a", "T"))
+    nodes.rest()
+    for older in (backup, b""):
+        nodes["a"].problem = ""
+        nodes["a"]._read(older)
+        assert (nodes["a"].known, nodes["a"].entries, nodes["a"].problem) == (True, {}, OLDER)
+    nodes["a"].ask(Creation("a", "U"))
+    nodes.rest()
+    assert (list(nodes["a"].entries), decode_document(nodes["a"]._value.value).number) == (["U"], 3)

@@ -264,7 +264,7 @@ def test_a_deletion_that_a_crash_cut_short_is_completed(fleet: StreamFleet) -> N
 
     class Ending(RegistryChange):
         def decide(self, entries: Entries) -> Entries:
-            return {name: msgspec.structs.replace(entry, ending=True) for name, entry in entries.items()}
+            return {name: msgspec.structs.replace(entry, ending=1.0) for name, entry in entries.items()}
 
         def done(self) -> None:
             pass

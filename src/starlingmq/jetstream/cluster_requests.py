@@ -7,10 +7,11 @@
     LIST, INFO           --> all homes, which tell of their streams --> merged; those that do not answer are ``missing``
     others               --> home --> answer
 
-The home follows the registry: it makes streams that it should have, changes settings, and deletes the data of a stream
-whose entry is ``ending``, before the entry goes. So no crash in between leaves two truths, and no data is deleted that
-no client has deleted. A stream without an entry, such as that of a broker that was alone, or of an etcd that was lost,
-is registered by the node that has it; if its name or subjects are another stream's, it gets no messages.
+The home follows the registry: it makes streams that it should have, and deletes the data of a stream whose entry is
+``ending``, before the entry goes. A stream that is there is what its home has: if its entry says something else, or is
+missing, because etcd has an older document or none, or a change was cut short, or a broker was alone, the home writes
+it. So no crash in between leaves two truths, and no data is deleted that no client has deleted. If the name or subjects
+of such a stream are another one's, it gets no messages.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from starlingmq.cluster.streams.cluster_streams import Registration
 from starlingmq.cluster.streams.stream_frames import ApiCall
 from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
 from starlingmq.core.jetstream.requesters import Requester
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starlingmq.jetstream")
 
-AGAIN_SECONDS: Final = 2.0
 MADE: Final = "stream %s is in the registry of the cluster, and was not here: it was made%s"
 LOST: Final = " again, without the messages it had"
 SUMMED: Final = ("memory", "storage", "reserved_memory", "reserved_storage", "streams", "consumers")
@@ -88,6 +89,7 @@ class ClusterRequests:
         self.api.place = {"cluster": {"name": cluster, "leader": streams.name}}
         self._changing: dict[str, None] = {}  # names whose entries this node is changing
         self._deleted: dict[str, None] = {}  # by an operator, of which the registry still has the entry
+        self.registers = False  # a ``_Adoption`` waits
         service.on_removal(self._delete)
         streams.on_ask = self.tell
 
@@ -244,7 +246,7 @@ class ClusterRequests:
     # The registry
 
     def follow(self) -> None:
-        """Make the streams here what the registry says."""
+        """Make the streams that the registry has, and register those that are here."""
         registry, hub = self.streams.registry, self.api.hub
         if self.streams.leaving or not registry.known:
             return
@@ -252,27 +254,20 @@ class ClusterRequests:
             if entry.home != self.streams.name or name in self._changing:
                 continue
             stream = hub.streams.get(name)
-            if entry.ending or name in self._deleted:
+            if name in self._deleted or (entry.ending and (stream is None or stream.created == entry.ending)):
                 self._end(name, stream)
-            else:
-                self._make_so(name, entry, stream)
-        for stream in list(hub.streams.values()):
-            self._look_at(stream, registry.entries.get(stream.name))
+            elif stream is None:
+                self._make(name, entry.config.encode())
+        if not self.registers:
+            self.registers = True
+            self._change(_Adoption(self))
 
-    def _make_so(self, name: str, entry: StreamEntry, stream: SequencedStream | None) -> None:
-        config = entry.config.encode()
+    def _make(self, name: str, config: bytes) -> None:
         try:
-            if stream is None:
-                policy = _policy(config)
-                self.api.hub.create(name, policy, config)
-                level, lost = (logging.INFO, "") if policy.memory else (logging.WARNING, LOST)
-                log.log(
-                    level, "stream %s is in the registry of the cluster, and was not here: it was made%s", name, lost
-                )
-            elif stream.config != config:
-                self.api.hub.change(stream, _policy(config), config)
-            else:
-                self.service.hub.take_back(stream)  # it was registered, and etcd did not say so
+            policy = _policy(config)
+            self.api.hub.create(name, policy, config)
+            level, lost = (logging.INFO, "") if policy.memory else (logging.WARNING, LOST)
+            log.log(level, MADE, name, lost)
         except (ApiError, ValueError) as error:
             log.error("stream %s cannot be made as the cluster knows it: %s", name, error)
 
@@ -294,13 +289,6 @@ class ClusterRequests:
             self.begin(name)
             self.remove_entry(name, lambda: None)
 
-    def _look_at(self, stream: SequencedStream, entry: StreamEntry | None) -> None:
-        name = stream.name
-        if entry is None and name not in self._changing:
-            self._change(_Adoption(self, stream))
-        elif entry is not None and entry.home != self.streams.name:
-            self.set_aside(stream, f"{entry.home} has a stream of this name")
-
     def set_aside(self, stream: SequencedStream, why: str) -> None:
         """Until its subjects, or its name, are free."""
         if not self.service.hub.is_aside(stream):
@@ -315,18 +303,16 @@ class ClusterRequests:
                 self._change(_Removal(self, name, then))
             else:
                 self.end(name)
-                self.follow_later()
+                self.streams.follow_later()
 
         self.begin(name)
         self.service.when_copied(copied)
 
-    def follow_later(self) -> None:
-        """etcd has not done what this node wanted."""
-        self.streams.again_at = self.service.now() + AGAIN_SECONDS
-        self.streams.wake()
-
     def begin(self, name: str) -> None:
         self._changing[name] = None
+
+    def is_changing(self, name: str) -> bool:
+        return name in self._changing
 
     def end(self, name: str) -> None:
         self._changing.pop(name, None)
@@ -389,6 +375,11 @@ class _Change(RegistryChange):
         """Raises ApiError, NotAllowedError. None: it is answered."""
         raise NotImplementedError
 
+    def require_all(self) -> None:
+        """Raises ApiError while a name or subject that seems free may be that of a stream of another node."""
+        if not self.requests.streams.are_all_registered():
+            raise ApiError(e.CLUSTER_NOT_AVAILABLE)
+
     def require_here(self, entries: Entries) -> None:
         """Raises ApiError if the entry is that of another node's stream, or of one that is being deleted."""
         entry = entries.get(self.names[0])
@@ -398,7 +389,11 @@ class _Change(RegistryChange):
     def done(self) -> None:
         self.end()
         service, streams = self.requests.service, self.requests.streams
-        service.answer_here(self.asked, lambda then: streams.when_known(service.now(), then))
+
+        def first(then: Callable[[], None]) -> None:  # a successor of this home would register what it has
+            service.when_copied(lambda done: streams.when_known(service.now(), then))
+
+        service.answer_here(self.asked, first)
 
     def failed(self, why: str) -> None:
         self.end()
@@ -420,8 +415,7 @@ class _Creation(_Change):
         if entry is not None or checked.policy is None:
             requests.service.answer_here(self.asked)
             return None
-        if not requests.streams.all_understand():
-            raise ApiError(e.CLUSTER_NOT_AVAILABLE)
+        self.require_all()
         return {**entries, name: _entry(requests.streams.name, checked.policy.subjects, checked.stored)}
 
     def done(self) -> None:
@@ -442,6 +436,7 @@ class _Update(_Change):
         if entries.get(name) == entry:
             requests.service.answer_here(self.asked)
             return None
+        self.require_all()
         return {**entries, name: entry}
 
 
@@ -449,13 +444,13 @@ class _Deletion(_Change):
     def wanted(self, entries: Entries) -> Entries | None:
         requests, name = self.requests, self.names[0]
         require_empty(self.asked.payload)
-        requests.api.stream(name)
+        stream = requests.api.stream(name)
         self.require_here(entries)
         entry = entries.get(name)
         if entry is None:
             requests.service.answer_here(self.asked)
             return None
-        return {**entries, name: msgspec.structs.replace(entry, ending=True)}
+        return {**entries, name: msgspec.structs.replace(entry, ending=stream.created)}
 
     def done(self) -> None:
         requests, name = self.requests, self.names[0]
@@ -488,37 +483,52 @@ class _Removal(RegistryChange):
     def failed(self, why: str) -> None:
         """The entry is still there."""
         self.requests.end(self.name)
-        self.requests.follow_later()
+        self.requests.streams.follow_later()
         self.then()
 
 
-class _Adoption(RegistryChange):
-    """A stream here has no entry yet."""
+class _Adoption(Registration):
+    """The streams here whose entries are missing, or say something else."""
 
-    def __init__(self, requests: ClusterRequests, stream: SequencedStream) -> None:
+    def __init__(self, requests: ClusterRequests) -> None:
+        super().__init__(requests.streams)
         self.requests = requests
-        self.stream = stream
-        requests.begin(stream.name)
+        self.adopted: list[SequencedStream] = []
 
     def decide(self, entries: Entries) -> Entries | None:
-        stream, requests = self.stream, self.requests
-        subjects = stream.policy.subjects
-        taken = [name for name, entry in entries.items() if any_collide(subjects, entry.filters())]
-        if stream.name in entries or stream.removed or taken:
-            requests.end(stream.name)
-            if taken and not stream.removed and stream.name not in entries:
-                requests.set_aside(stream, f"stream {taken[0]} has subjects in common")
-            return None
-        return {**entries, stream.name: _entry(requests.streams.name, subjects, stream.config)}
+        self.requests.registers = False
+        wanted = dict(entries)
+        for stream in self.requests.api.hub.streams.values():
+            if not self.requests.is_changing(stream.name):
+                self._look_at(stream, wanted)
+        return wanted if wanted != entries else super().decide(entries)
+
+    def _look_at(self, stream: SequencedStream, wanted: dict[str, StreamEntry]) -> None:
+        name, subjects = stream.name, stream.policy.subjects
+        entry, own = wanted.get(name), _entry(self.streams.name, subjects, stream.config)
+        if entry == own:
+            self.requests.service.hub.take_back(stream)  # it was registered, and etcd did not say so
+        elif entry is not None and entry.home != self.streams.name:
+            self.requests.set_aside(stream, f"{entry.home} has a stream of this name")
+        elif entry is None or entry.ending != stream.created:
+            others = (
+                other for other, each in wanted.items() if other != name and any_collide(subjects, each.filters())
+            )
+            taken = next(others, "")
+            if taken:
+                self.requests.set_aside(stream, f"stream {taken} has subjects in common")
+            else:
+                wanted[name] = own
+                self.adopted.append(stream)
 
     def done(self) -> None:
-        self.requests.end(self.stream.name)
-        if not self.stream.removed:
-            self.requests.service.hub.take_back(self.stream)
+        for stream in self.adopted:
+            if not stream.removed:
+                self.requests.service.hub.take_back(stream)
 
     def failed(self, why: str) -> None:
-        self.requests.end(self.stream.name)
-        self.requests.follow_later()
+        self.requests.registers = False
+        super().failed(why)
 
 
 def _entry(home: str, subjects: list[bytes], config: bytes) -> StreamEntry:

@@ -58,13 +58,17 @@ class LazyService:
         self._requests.follow()
 
     def follow(self) -> None:
-        """The registry of streams has changed."""
+        """The registry of streams has changed, or this node has joined."""
+        from starlingmq.cluster.streams.cluster_streams import Registration
+
         assert self._cluster is not None
         streams = self._cluster.streams
         if self._requests is not None:
             self._requests.follow()
         elif any(entry.home == streams.name for entry in streams.registry.entries.values()):
             self.load()
+        elif not streams.is_registered():
+            streams.change(Registration(streams))
 
     def called(self, requester: FarRequester, call: ApiCall) -> None:
         """By a client of another node."""

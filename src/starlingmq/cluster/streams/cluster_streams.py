@@ -54,10 +54,10 @@ from starlingmq.wire.nats_frames import message_head, message_tail
 from starlingmq.wire.nats_subjects import subject_of
 from starlingmq.wire.reasons import MqttError
 
-SINCE: Final = (0, 2)
 ANSWER_SECONDS: Final = 2.0  # for what homes tell of their streams
 QUESTIONS_MAX: Final = 256  # that are open; others are answered without the other nodes
 KNOWN_SECONDS: Final = 2.0  # for other nodes to know the subjects of a new stream
+AGAIN_SECONDS: Final = 2.0  # after a change that etcd has not made
 
 
 class Question:
@@ -100,7 +100,8 @@ class ClusterStreams(Subsystem):
         self._announcements: list[Announcement] = []
         self._notices: list[str] = []
         self._asked = 0
-        self._seen = 0  # changes of the registry that the service was told of
+        self._seen = (0, 0)  # changes of the registry, and incarnation of this node, that the service was told of
+        self._now = 0.0
         self._elsewhere = Session("$js", 0)  # in place of the publisher of what other nodes get as frames
         self._elsewhere.node = -1
         self._turns = 0
@@ -154,9 +155,24 @@ class ClusterStreams(Subsystem):
     def members(self) -> list[MemberInfo]:
         return list(self._view.members.membership.members)
 
-    def all_understand(self) -> bool:
-        """Whether no node is of a version before there were streams of a cluster."""
-        return all(_is_since(member.version) for member in self.members())
+    def incarnation(self) -> int:
+        """0: it is not known yet."""
+        return self._view.incarnation
+
+    def is_registered(self) -> bool:
+        """Whether the registry has the streams that this node began with."""
+        return self.incarnation() in (0, self.registry.nodes.get(self.name))
+
+    def are_all_registered(self) -> bool:
+        """Whether the registry has the streams of all nodes, so that what it does not have is free. A node of a version
+        before there were streams in a cluster registers nothing."""
+        nodes = self.registry.nodes
+        return all(nodes.get(member.name) == member.incarnation for member in self.members())
+
+    def follow_later(self) -> None:
+        """etcd has not done what this node wanted."""
+        self.again_at = self._now + AGAIN_SECONDS
+        self.wake()
 
     def number_of(self, name: str) -> int:
         """0: it is no member."""
@@ -343,13 +359,20 @@ class ClusterStreams(Subsystem):
 
     def answered(self, answer: Answer, now: float) -> None:
         if self.registry.started:
+            self._now = now
             self.registry.answered(answer, now)
-            if self.registry.changes != self._seen:
-                self._seen = self.registry.changes
-                self.on_change()
+            self._tell_changes()
+
+    def _tell_changes(self) -> None:
+        seen = (self.registry.changes, self._view.incarnation)
+        if seen != self._seen and self.registry.known:
+            self._seen = seen
+            self.on_change()
 
     def finish(self, now: float) -> None:
+        self._now = now
         self.registry.tick(now)
+        self._tell_changes()
         if self._announcements:
             self._announce(now)
         if now >= self.again_at:
@@ -392,6 +415,25 @@ class ClusterStreams(Subsystem):
         return min([soonest, self.again_at, *times])
 
 
+class Registration(RegistryChange):
+    """This node has no streams but those that the registry has."""
+
+    def __init__(self, streams: ClusterStreams) -> None:
+        self.streams = streams
+
+    def decide(self, entries: Entries) -> Entries | None:
+        return None if self.streams.is_registered() else entries
+
+    def nodes(self, nodes: dict[str, int]) -> dict[str, int]:
+        return {**nodes, self.streams.name: self.streams.incarnation()}
+
+    def done(self) -> None:
+        pass
+
+    def failed(self, why: str) -> None:
+        self.streams.follow_later()
+
+
 class _Forgetting(RegistryChange):
     def __init__(self, home: str, told: Callable[[str], None]) -> None:
         self._home = home
@@ -409,13 +451,6 @@ class _Forgetting(RegistryChange):
 
     def failed(self, why: str) -> None:
         self._told(why)
-
-
-def _is_since(version: str) -> bool:
-    parts = version.split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        return True
-    return (int(parts[0]), int(parts[1])) >= SINCE
 
 
 class FarPort(FarStreams):

@@ -1,9 +1,12 @@
 """The streams of JetStream in a cluster, by name: home, subjects and settings. One document in etcd, so a name and a
 subject belong to one stream, and a stream to one home, whatever nodes do at the same time.
 
-The registry is the truth, and homes follow it: a stream exists once its entry does. A change is decided when its turn
-comes, against the entries of then, and again if another node was faster. It is refused while etcd is away, and existing
-streams go on.
+A stream is made once its entry is written, so the registry says which names and subjects are free; what a stream is
+that has been made, its home knows. A change is decided when its turn comes, against the entries of then, and again if
+another node was faster. It is refused while etcd is away, and existing streams go on.
+
+A document that is older than the one before, because etcd was rebuilt or restored from a backup, counts as empty: homes
+register their streams again, and until all have done so no other stream takes a name or a subject.
 
 ::
 
@@ -29,17 +32,18 @@ BYTES_MAX: Final = 512 << 10  # of the document
 WAITING_MAX: Final = 1000  # changes
 TRIES_MAX: Final = 50  # of a change that other nodes overtake
 FULL: Final = "the registry of streams is full"
+OLDER: Final = "etcd has lost changes of the registry of streams: each node registers its own again"
 BUSY: Final = "too many changes of streams wait for etcd"
 
 
 class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """``home``: the name of a node. ``subjects`` are topic filters, ``config`` is the JSON of the API. ``ending``: it
-    is being deleted: its home removes its data, and then the entry."""
+    """``home``: the name of a node. ``subjects`` are topic filters, ``config`` is the JSON of the API. ``ending``: the
+    stream that was made at this time is being deleted: its home removes its data, and then the entry; 0.0: none is."""
 
     home: str
     subjects: tuple[str, ...]
     config: str
-    ending: bool = False
+    ending: float = 0.0
 
     def filters(self) -> list[bytes]:
         return [each.encode() for each in self.subjects]
@@ -55,6 +59,10 @@ class RegistryChange:
         """The entries to be written in place of ``entries``; None: there is nothing to write."""
         raise NotImplementedError
 
+    def nodes(self, nodes: dict[str, int]) -> dict[str, int]:
+        """The ``nodes`` to be written with them."""
+        return nodes
+
     def done(self) -> None:
         """They are written."""
         raise NotImplementedError
@@ -66,17 +74,20 @@ class RegistryChange:
 
 class StreamRegistry:
     entries: dict[str, StreamEntry]
+    nodes: dict[str, int]  # incarnations of those that have registered the streams that they have
     known: bool  # they have been read
     changes: int  # counts the changes of ``entries``
 
     def __init__(self, cluster: str) -> None:
         self.entries = {}
+        self.nodes = {}
         self.known = False
         self.changes = 0
         self.started = False
         self.problem = ""  # with the document, until it is taken
         self._value = SharedValue(f"/starlingmq/{cluster}/jetstream".encode())
         self._seen: bytes | None = None  # the document that ``entries`` were read from
+        self._number = 0  # its number; each change has a higher one
         self._waiting: deque[RegistryChange] = deque()
         self._looking: deque[tuple[int, Callable[[], None]]] = deque()  # with the read that they wait for
         self._current: RegistryChange | None = None
@@ -152,11 +163,15 @@ class StreamRegistry:
 
     def _read(self, document: bytes) -> None:
         try:
-            self.entries = decode_entries(document)
+            found = decode_document(document)
         except ValueError as error:  # of a later version: what is known stays, and nothing is changed
             self.known = False
             self.problem = str(error)
             return
+        if found.number < self._number:
+            found, self.problem = Document(), OLDER
+        self.entries, self.nodes = found.streams, found.nodes
+        self._number = max(found.number, self._number)
         self.known = True
         self.changes += 1
 
@@ -169,7 +184,7 @@ class StreamRegistry:
             wanted = change.decide(self.entries)
             if wanted is None:
                 continue
-            document = encode_entries(wanted)
+            document = encode_document(wanted, change.nodes(self.nodes), self._number + 1)
             refusal = FULL if len(document) > BYTES_MAX else self._value.propose(document)
             if refusal:
                 change.failed(refusal)
@@ -178,17 +193,19 @@ class StreamRegistry:
             self._tries += 1
 
 
-def encode_entries(entries: Entries) -> bytes:
-    return msgspec.json.encode({"streams": dict(sorted(entries.items()))})
-
-
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class Document(msgspec.Struct, forbid_unknown_fields=True):
     streams: dict[str, StreamEntry] = {}
+    nodes: dict[str, int] = {}
+    number: int = 0
 
 
-def decode_entries(document: bytes) -> dict[str, StreamEntry]:
-    """b"": there are none. Raises ValueError."""
+def encode_document(entries: Entries, nodes: dict[str, int], number: int) -> bytes:
+    return msgspec.json.encode({"streams": dict(sorted(entries.items())), "nodes": nodes, "number": number})
+
+
+def decode_document(document: bytes) -> Document:
+    """b"": there are no entries. Raises ValueError."""
     try:
-        return msgspec.json.decode(document, type=_Document).streams if document else {}
+        return msgspec.json.decode(document, type=Document) if document else Document()
     except msgspec.MsgspecError as error:
         raise ValueError(f"the registry of streams in etcd cannot be read: {error}") from error
