@@ -7,6 +7,7 @@ one the disk of the first.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +48,8 @@ class DiskAdmin:
     def __init__(self, node: DiskNode) -> None:
         self._node = node
         self.store = SimpleNamespace(copies=None)
+        self.delete_sequenced: Callable[[SequencedStream], Awaitable[None]] | None = None
+        self.files_wait: list[str] = []  # streams whose files are never deleted
 
     def create_sequenced(
         self, name: str, topics: list[bytes], settings: bytes, size: int, first: int
@@ -62,7 +65,12 @@ class DiskAdmin:
         found.topics, found.settings = topics, settings
 
     async def delete(self, name: str) -> None:
-        disk = self._node.disk
+        stream, disk = self._node.state.jetstream.streams.get(name), self._node.disk
+        if stream is not None and self.delete_sequenced is not None:
+            await self.delete_sequenced(stream)
+            return
+        if name in self.files_wait:
+            await LOOP.create_future()
         for number in [number for number, found in disk.streams.items() if found.name == name]:
             del disk.streams[number]
             head = CONSUMER_FACT + b"%d/" % number
@@ -74,7 +82,8 @@ class DiskNode(StreamNode):
     fleet: DiskFleet
 
     def make_admin(self) -> Any:
-        return DiskAdmin(self)
+        self.admin = DiskAdmin(self)
+        return self.admin
 
     def recover(self) -> dict[bytes, bytes]:
         disk = self.disk = self.fleet.disks.setdefault(self.name, Disk())
@@ -100,7 +109,7 @@ class DiskNode(StreamNode):
     def turn(self) -> bool:
         busy = super().turn()
         self._keep()
-        if asyncio.all_tasks(LOOP):
+        for _ in range(3 if asyncio.all_tasks(LOOP) else 0):  # also what follows when they are done
             LOOP.call_soon(LOOP.stop)
             LOOP.run_forever()
         return busy or self.state.pending()

@@ -32,7 +32,7 @@ def restore_stopped(fleet: DiskFleet, backup: bytes | None) -> None:
     restore(fleet, backup)
     for name in NAMES:
         fleet.serve(name)
-    fleet.advance(10.0)
+    fleet.advance(15.0)
 
 
 def messages_of(fleet: DiskFleet, name: str = "n1") -> list[bytes]:
@@ -99,7 +99,7 @@ def test_a_stream_whose_home_is_not_back_keeps_its_name_and_its_subjects() -> No
         restore(fleet, lost)
         for name in NAMES[1:]:
             fleet.serve(name)
-        fleet.advance(10.0)
+        fleet.advance(15.0)
         peer = JetStreamPeer(fleet, 0)
         assert sorted(fleet[0].cluster.streams.registry.entries) == ["T"]
         for name, subject in (("S", "other"), ("U", "s")):
@@ -107,7 +107,7 @@ def test_a_stream_whose_home_is_not_back_keeps_its_name_and_its_subjects() -> No
         config = {"name": "T", "subjects": ["t", "s"]}
         assert peer.api("STREAM.UPDATE.T", config)["error"]["err_code"] == 10008
         fleet.serve("n1")
-        fleet.advance(10.0)
+        fleet.advance(15.0)
         assert messages_of(fleet) == [b"0", b"1", b"2"]
         assert peer.make("S", "other")["error"]["err_code"] == 10058
         assert peer.make("U", "s")["error"]["err_code"] == 10065

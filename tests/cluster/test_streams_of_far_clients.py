@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.cluster.stream_disk import DiskFleet, DiskNode
+from tests.cluster.stream_disk import LOOP, DiskFleet, DiskNode
 from tests.cluster.stream_fleet import JetStreamPeer, StreamFleet
 from tests.cluster.test_streams_across_nodes import seen_by_all
 
@@ -13,6 +13,7 @@ from starlingmq.cluster.streams.cluster_streams import QUESTIONS_MAX
 from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
 from starlingmq.core.context.ready import Deliveries
 from starlingmq.core.messages.message import Message
+from starlingmq.storage.streams.stream_files import StreamActionError
 
 REGISTRY = b"/starlingmq/test/jetstream"
 
@@ -337,3 +338,44 @@ def test_a_home_that_has_lost_its_disk_says_which_streams_are_empty(caplog: pyte
     assert warnings == [
         "stream S is in the registry of the cluster, and was not here: it was made again, without the messages it had"
     ]
+
+
+def test_a_deletion_of_an_operator_that_a_crash_cut_short_is_completed() -> None:
+    fleet = DiskFleet(3)
+    home, other, _ = (JetStreamPeer(fleet, place) for place in range(3))
+    home.make("S", "s", storage="file")
+    seen_by_all(fleet, "S")
+    home.ask("s", b"x")
+    node: Any = fleet[0]
+    node.admin.files_wait.append("S")
+    deleting = LOOP.create_task(node.admin.delete("S"))
+    fleet.advance(1.0)
+    assert node.state.jetstream.streams == {} and not deleting.done()
+    assert other.make("S", "s")["error"]["err_code"] == 10008, "it is being deleted"
+    deleting.cancel()
+    fleet.kill("n1")
+    fleet.serve("n1")
+    fleet.advance(10.0)
+    assert [node.cluster.streams.registry.entries for node in fleet.nodes] == [{}, {}, {}]
+    assert fleet.disks["n1"].streams == {} and other.make("S", "s")["did_create"]
+
+
+def test_a_deletion_of_an_operator_is_told_when_the_registry_knows_it() -> None:
+    fleet = DiskFleet(3)
+    home, other, _ = (JetStreamPeer(fleet, place) for place in range(3))
+    home.make("S", "s", storage="file")
+    seen_by_all(fleet, "S")
+    node: Any = fleet[0]
+    fleet.etcd.lose_leader(fleet.now, 5.0)
+    fleet.advance(1.0)
+    deleting = LOOP.create_task(node.admin.delete("S"))
+    fleet.advance(3.5)
+    with pytest.raises(StreamActionError, match="etcd"):
+        deleting.result()
+    assert other.api("STREAM.INFO.S")["config"]["name"] == "S"
+    fleet.advance(5.0)
+    deleting = LOOP.create_task(node.admin.delete("S"))
+    while not deleting.done():
+        fleet.advance(0.01)
+    deleting.result()
+    assert fleet[0].cluster.streams.registry.entries == {} and fleet.disks["n1"].streams == {}

@@ -16,6 +16,7 @@ of such a stream are another one's, it gets no messages.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -88,9 +89,8 @@ class ClusterRequests:
         self.api.replicas_max = max(copies, 1)
         self.api.place = {"cluster": {"name": cluster, "leader": streams.name}}
         self._changing: dict[str, None] = {}  # names whose entries this node is changing
-        self._deleted: dict[str, None] = {}  # by an operator, of which the registry still has the entry
         self.registers = False  # a ``_Adoption`` waits
-        service.on_removal(self._delete)
+        service.on_deletion(self._delete)
         streams.on_ask = self.tell
 
     # Requests
@@ -254,8 +254,8 @@ class ClusterRequests:
             if entry.home != self.streams.name or name in self._changing:
                 continue
             stream = hub.streams.get(name)
-            if name in self._deleted or (entry.ending and (stream is None or stream.created == entry.ending)):
-                self._end(name, stream)
+            if entry.ending and (stream is None or stream.created == entry.ending):
+                self.end_stream(name, stream, lambda: None)
             elif stream is None:
                 self._make(name, entry.config.encode())
         if not self.registers:
@@ -271,23 +271,23 @@ class ClusterRequests:
         except (ApiError, ValueError) as error:
             log.error("stream %s cannot be made as the cluster knows it: %s", name, error)
 
-    def _end(self, name: str, stream: SequencedStream | None) -> None:
+    def end_stream(self, name: str, stream: SequencedStream | None, then: Callable[[], None]) -> None:
+        """Delete its data, and then its entry."""
         self.begin(name)
-        removing = None if stream is None else self.service.remove(stream)
+        removing = None if stream is None or stream.removed else self.service.remove(stream)
         if removing is None:
-            self.remove_entry(name, lambda: None)
+            self.remove_entry(name, then)
         else:
-            removing.add_done_callback(lambda _: self.remove_entry(name, lambda: None))
+            removing.add_done_callback(lambda _: self.remove_entry(name, then))
 
-    def _delete(self, stream: SequencedStream) -> None:
-        """An operator deletes a stream, whose files go next."""
-        name = stream.name
-        self.service.hub.remove(stream)
-        entry = self.streams.registry.entries.get(name)
-        if entry is not None and entry.home == self.streams.name:
-            self._deleted[name] = None
-            self.begin(name)
-            self.remove_entry(name, lambda: None)
+    async def _delete(self, stream: SequencedStream) -> None:
+        """An operator does, by way of the registry, as the API. Raises StreamActionError."""
+        from starlingmq.storage.streams.stream_files import StreamActionError
+
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._change(_OperatorDeletion(self, stream, done))
+        if why := await done:
+            raise StreamActionError(f"stream {stream.name} was not deleted: {why}")
 
     def set_aside(self, stream: SequencedStream, why: str) -> None:
         """Until its subjects, or its name, are free."""
@@ -316,11 +316,6 @@ class ClusterRequests:
 
     def end(self, name: str) -> None:
         self._changing.pop(name, None)
-
-    def gone(self, name: str) -> None:
-        """Its entry is."""
-        self.end(name)
-        self._deleted.pop(name, None)
 
 
 def is_beyond(asked: ApiRequest) -> bool:
@@ -460,6 +455,30 @@ class _Deletion(_Change):
             requests.remove_entry(name, lambda: requests.refuse(self.asked, self.route, ApiError(e.STREAM_NOT_FOUND)))
 
 
+class _OperatorDeletion(RegistryChange):
+    def __init__(self, requests: ClusterRequests, stream: SequencedStream, answer: asyncio.Future[str]) -> None:
+        self.requests = requests
+        self.stream = stream
+        self.answer = answer
+
+    def decide(self, entries: Entries) -> Entries | None:
+        entry = entries.get(self.stream.name)
+        if entry is None or entry.home != self.requests.streams.name:
+            self.done()
+            return None
+        self.requests.begin(self.stream.name)
+        return {**entries, self.stream.name: msgspec.structs.replace(entry, ending=self.stream.created)}
+
+    def done(self) -> None:
+        self.requests.end_stream(self.stream.name, self.stream, lambda: self.failed(""))
+
+    def failed(self, why: str) -> None:
+        """``why`` "": it is done."""
+        self.requests.end(self.stream.name)
+        if not self.answer.done():
+            self.answer.set_result(why)
+
+
 class _Removal(RegistryChange):
     """The data of a stream is deleted: its entry goes."""
 
@@ -477,7 +496,7 @@ class _Removal(RegistryChange):
         return {name: each for name, each in entries.items() if name != self.name}
 
     def done(self) -> None:
-        self.requests.gone(self.name)
+        self.requests.end(self.name)
         self.then()
 
     def failed(self, why: str) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import string
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from starlingmq.core.context.ready import SystemRequest
@@ -186,10 +186,10 @@ class JetStreamService(Adviser):
         """The answer follows when its files are deleted, so that its name is free."""
         self._deleting = self.remove(stream)
 
-    def on_removal(self, remove: Callable[[SequencedStream], None]) -> None:
-        """``remove``: to be called when an operator deletes a stream."""
+    def on_deletion(self, delete: Callable[[SequencedStream], Awaitable[None]]) -> None:
+        """``delete``: to be called when an operator deletes a stream."""
         if self._store is not None:
-            self._store.remove_sequenced = remove
+            self._store.delete_sequenced = delete
 
     def when_copied(self, then: Callable[[bool], None]) -> None:
         """Call ``then`` once the nodes that keep copies have all that was done; with False if they may not have it."""

@@ -6,7 +6,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -91,7 +91,7 @@ class StreamAdmin:
         self.node = node
         self._nodes = nodes
         self._clustered = clustered
-        self.remove_sequenced: Callable[[SequencedStream], None] = state.jetstream.remove
+        self.delete_sequenced: Callable[[SequencedStream], Awaitable[None]] | None = None  # by way of a cluster
 
     def find(self, name: str) -> StreamLog:
         """Raises StreamActionError."""
@@ -223,7 +223,10 @@ class StreamAdmin:
     async def delete(self, name: str) -> StreamDeleted:
         log = self.find(name)
         if isinstance(log.stream, SequencedStream) and not log.stream.removed:
-            self.remove_sequenced(log.stream)
+            if self.delete_sequenced is not None:
+                await self.delete_sequenced(log.stream)
+                return StreamDeleted(name)
+            self.state.jetstream.remove(log.stream)
         await self.store.hold()
         try:
             if not log.stream.ended:
