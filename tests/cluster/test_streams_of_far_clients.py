@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from tests.cluster.stream_disk import LOOP, DiskFleet, DiskNode
 from tests.cluster.stream_fleet import JetStreamPeer, StreamFleet
 from tests.cluster.test_streams_across_nodes import seen_by_all
 
+from starlingmq.admin.copy_actions import Removal
+from starlingmq.admin.member_actions import MemberActions
+from starlingmq.admin.operator_problem import ImpossibleAction
 from starlingmq.cluster.streams.cluster_streams import QUESTIONS_MAX
 from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
 from starlingmq.core.context.ready import Deliveries
@@ -379,3 +383,47 @@ def test_a_deletion_of_an_operator_is_told_when_the_registry_knows_it() -> None:
         fleet.advance(0.01)
     deleting.result()
     assert fleet[0].cluster.streams.registry.entries == {} and fleet.disks["n1"].streams == {}
+
+
+class ClusterOfFleet:
+    """What ``cluster.forget`` uses of a node."""
+
+    name = "n2"
+    copies = None
+
+    def __init__(self, fleet: StreamFleet) -> None:
+        self.fleet = fleet
+
+    def names(self) -> dict[int, str]:
+        return {node.cluster.number: node.name for node in self.fleet.nodes}
+
+    async def forget(self, name: str, force: bool, seconds: float) -> str:
+        return f"there is no member {name}"
+
+    async def forget_server(self, name: str) -> None:
+        pass
+
+    async def forget_streams(self, home: str) -> str:
+        outcome: list[str] = []
+        self.fleet[1].cluster.streams.forget_home(home, outcome.append)
+        self.fleet.advance(1.0)
+        return outcome[0]
+
+
+async def test_streams_of_a_node_that_is_no_member_any_more_can_be_forgotten() -> None:
+    fleet = StreamFleet(3)
+    home, *_ = three(fleet)
+    entries = fleet[1].cluster.streams.registry.entries
+    lost = StreamEntry("lost", ("t",), "")
+    fleet[1].cluster.streams.change(Writing({**entries, "T": lost}))
+    fleet.advance(0.5)
+    assert home.make("U", "t")["error"]["err_code"] == 10065
+    cluster: Any = ClusterOfFleet(fleet)
+    drain: Any = SimpleNamespace(state=fleet[1].cluster)
+    actions = MemberActions(cluster, drain, lambda: (), lambda *rest: None)
+    with pytest.raises(ImpossibleAction, match="lost has streams of JetStream, which would be lost: T"):
+        await actions.forget(lambda *rest: None, Removal("lost"))
+    await actions.forget(lambda *rest: None, Removal("lost", force=True))
+    assert home.make("U", "t")["did_create"]
+    with pytest.raises(ImpossibleAction, match="there is no member lost"):
+        await actions.forget(lambda *rest: None, Removal("lost", force=True))

@@ -400,7 +400,8 @@ class MemberActions:
         if copies is not None and name != cluster.name:
             known = await CopiedNode(cluster, copies, name, request.force).hand_over(report)
         report(f"forgetting {name}", 0, 0, "steps")
-        if not known or name in cluster.names().values():
+        left = self.drain.state.streams.at_home(name)  # it was forgotten before, or has left, and etcd kept them
+        if name in cluster.names().values() or not (known or left):
             problem = await cluster.forget(name, request.force, LEAVE_SECONDS)
             if problem:
                 raise ImpossibleAction(problem)

@@ -414,7 +414,8 @@ class Cluster:
         self._leaving = True
         if self.copies is not None:
             self.copies.is_leaving = True
-        await self.forget_streams(self.name)
+        if why := await self.forget_streams(self.name):
+            log.warning("the registry still has the streams of this node, until another one forgets it: %s", why)
         state.leave(self.clock())
         self.request_turn()
         if not await self.until(lambda: state.left, seconds):
