@@ -19,7 +19,7 @@ from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.takeover.takeover import Takeovers
-from starlingmq.core.peers.peer_receivers import SEQUENCE_SHIFT
+from starlingmq.core.context.context import SEQUENCE_SHIFT
 from starlingmq.core.publish.publishing import RETURNED
 
 

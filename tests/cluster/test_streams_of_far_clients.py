@@ -427,3 +427,20 @@ async def test_streams_of_a_node_that_is_no_member_any_more_can_be_forgotten() -
     assert home.make("U", "t")["did_create"]
     with pytest.raises(ImpossibleAction, match="there is no member lost"):
         await actions.forget(lambda *rest: None, Removal("lost", force=True))
+
+
+def test_an_answer_of_before_a_restart_is_given_to_no_other_connection() -> None:
+    fleet = StreamFleet(3)
+    _, other, _ = three(fleet)
+    old = other.peer.client.client_id
+    fleet.restart(1)
+    fleet.advance(10.0)
+    again = JetStreamPeer(fleet, 1)
+    again.peer.send("SUB answers.* 9")
+    streams = fleet[0].cluster.streams
+    for client_id, topic in ((old, b"answers/old"), (again.peer.client.client_id, b"answers/again")):
+        streams.answer(fleet[1].cluster.number, client_id, topic, b"x")
+        streams.wake()
+        fleet.advance(0.1)
+    again.look()
+    assert [each.subject for each in again.messages] == ["answers.again"]

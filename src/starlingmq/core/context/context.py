@@ -28,6 +28,7 @@ from starlingmq.core.turn.timers import TimerWheel
 TURN_WORK: Final = 8192  # messages received and sent in one turn before other tasks run: a few milliseconds
 HEAVY: Final = TURN_WORK // 4  # work for the bytes of one read from which on a client comes after the others
 PROPERTY_SHIFT: Final = 4  # so many bytes of properties or headers, as a power of two, are a unit of work
+SEQUENCE_SHIFT: Final = 40  # a message's sequence: incarnation << 40 | counter
 REFUSAL_WORK: Final = 2  # for a line of the log, most of which are left out
 
 # The retained messages that a session of a bridge between StarlingMQs has yet to get:

@@ -11,7 +11,7 @@ from starlingmq.config.nats_section import NatsConfig
 from starlingmq.core.connect.connecting import Connecting
 from starlingmq.core.connect.deadlines import Deadlines
 from starlingmq.core.connect.ending import Ending
-from starlingmq.core.context.context import HEAVY, Context
+from starlingmq.core.context.context import HEAVY, SEQUENCE_SHIFT, Context
 from starlingmq.core.context.ready import AUTHENTICATE, HookAnswer, HookQuestion
 from starlingmq.core.context.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.delivery.delivery import Delivery
@@ -133,6 +133,8 @@ class Nats(NatsPort):
         client.plain = False
         client.version = 0
         client.client_id = NATS_PREFIX + str(self._connections)
+        if self.ctx.sequence != 0:  # in a cluster: no answer of before a restart is for another connection
+            client.client_id += f".{self.ctx.sequence >> SEQUENCE_SHIFT}"
         self.clients[nats.number] = client
         self.ctx.send(client, self.info.frame(client, nats, self.leaving.begun))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from starlingmq.core.connect.ending import Ending
-from starlingmq.core.context.context import Context
+from starlingmq.core.context.context import SEQUENCE_SHIFT, Context
 from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT, SESSION_PUT, Write
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.delivery.forward_batch import FOR_THE_NODE, ForwardReader
@@ -30,7 +30,6 @@ from starlingmq.core.session.qos import WINDOW_MAX
 from starlingmq.core.session.session import NEVER, NODE_PREFIX, Client, Session, Subscription
 from starlingmq.core.topics.topics import parse_share
 
-SEQUENCE_SHIFT: Final = 40  # a message's sequence: incarnation << 40 | counter
 FORMER_MAX: Final = 256  # numbers of former members whose highest sequence is kept
 
 
