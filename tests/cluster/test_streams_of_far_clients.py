@@ -444,3 +444,33 @@ def test_an_answer_of_before_a_restart_is_given_to_no_other_connection() -> None
         fleet.advance(0.1)
     again.look()
     assert [each.subject for each in again.messages] == ["answers.again"]
+
+
+def test_a_deletion_that_copies_may_not_have_is_answered_and_completed_later() -> None:
+    fleet = StreamFleet(3)
+    home, _, third = three(fleet)
+    service: Any = fleet[0].driver.on_request.__self__.load()
+    service.when_copied = lambda then: then(False)
+    assert third.api("STREAM.DELETE.S")["success"]
+    assert [*fleet[2].cluster.streams.registry.entries] == ["S"]
+    del service.when_copied
+    fleet.advance(3.0)
+    assert fleet[2].cluster.streams.registry.entries == {}
+
+
+def test_an_update_that_its_home_refuses_in_the_end_is_not_carried_out() -> None:
+    fleet = StreamFleet(3)
+    home, other, third = three(fleet)
+    limits = {"max_ack_pending": 5}
+    config = {"name": "S", "subjects": ["s", "more"], "storage": "memory", "consumer_limits": limits}
+    asked = other.request("$JS.API.STREAM.UPDATE.S", config)
+    made = home.request(
+        "$JS.API.CONSUMER.DURABLE.CREATE.S.c",
+        {"stream_name": "S", "config": {"durable_name": "c", "ack_policy": "explicit", "max_ack_pending": 9}},
+    )
+    fleet.advance(1.0)
+    answers = [home.answer(made), other.answer(asked)]
+    assert [each is not None and b"error" in each.payload for each in answers] == [False, True]
+    assert third.api("STREAM.INFO.S")["config"]["subjects"] == ["s"]
+    assert fleet[2].cluster.streams.registry.entries["S"].subjects == ("s",)
+    assert third.make("T", "more")["did_create"]

@@ -299,11 +299,11 @@ class ClusterRequests:
         """Once its data is deleted at all nodes that had it: else a copy would be taken for a stream without entry."""
 
         def copied(done: bool) -> None:
+            removal = _Removal(self, name, then)
             if done:
-                self._change(_Removal(self, name, then))
+                self._change(removal)
             else:
-                self.end(name)
-                self.streams.follow_later()
+                removal.failed("")
 
         self.begin(name)
         self.service.when_copied(copied)
