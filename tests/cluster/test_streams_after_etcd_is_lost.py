@@ -131,3 +131,16 @@ def test_nodes_that_run_while_etcd_loses_changes_keep_their_streams(rebuilt: boo
     assert messages_of(fleet) == [b"0", b"1", b"2"]
     assert other.make("S", "other")["error"]["err_code"] == 10058
     assert any("etcd has lost changes of the registry of streams" in each for each in fleet[1].said)
+
+
+def test_many_streams_are_registered_by_one_change() -> None:
+    fleet = StreamFleet(3)
+    home = JetStreamPeer(fleet, 0)
+    for number in range(8):
+        assert "error" not in home.make(f"S{number}", f"{number}.>", f"more.{number}")
+    seen_by_all(fleet, "S7")
+    before = fleet[1].cluster.streams.registry.changes
+    restore(fleet, None)
+    fleet.advance(1.0)
+    assert len(fleet[1].cluster.streams.registry.entries) == 8
+    assert fleet[1].cluster.streams.registry.changes - before <= 4, "it is empty; three nodes register theirs"

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 from itertools import product
+from random import Random
 
 import pytest
 
 from starlingmq.core.topics.topics import matches
-from starlingmq.jetstream.subjects import collide, covers, filter_or_none, is_literal, topic_or_none
+from starlingmq.jetstream.subjects import (
+    FiltersOfStreams,
+    any_collide,
+    collide,
+    covers,
+    filter_or_none,
+    is_literal,
+    topic_or_none,
+)
 
 LEVELS = (b"a", b"b", b"+")
 FILTERS = [b"/".join(each) for length in (1, 2, 3) for each in product(LEVELS, repeat=length)]
@@ -34,3 +43,23 @@ def test_subjects_become_filters() -> None:
     assert topic_or_none("a.*") is None
     assert topic_or_none("a.b") == b"a/b"
     assert [is_literal(each) for each in ("a.b", "a.*", ">", "a*")] == [True, False, False, True]
+
+
+def test_filters_of_streams_are_found_by_those_that_collide_with_them() -> None:
+    random = Random(1)
+
+    def filter() -> bytes:
+        levels = random.choices((b"a", b"b", b"+"), k=random.randint(1, 4))
+        return b"/".join(levels + [b"#"] * (random.random() < 0.3))
+
+    for _ in range(3000):
+        known = list({filter() for _ in range(random.randint(0, 6))})
+        filters, asked = FiltersOfStreams(), filter()
+        for number, each in enumerate(known):
+            filters.add([each], str(number))
+        taken = filters.taken([asked])
+        assert (taken != "") == any_collide([asked], known), (asked, known)
+        assert not taken or collide(asked, known[int(taken)])
+    deep = FiltersOfStreams()
+    deep.add([b"a/" * 5000 + b"#"], "deep")
+    assert (deep.taken([b"a/" * 5001 + b"b"]), deep.taken([b"a/" * 4000 + b"b"])) == ("deep", "")

@@ -46,7 +46,7 @@ from starlingmq.jetstream.api_requests import Api, ApiRequest, NotAllowedError
 from starlingmq.jetstream.api_rights import check_rights
 from starlingmq.jetstream.json_forms import require_empty
 from starlingmq.jetstream.stream_config import stream_config_of, stream_policy
-from starlingmq.jetstream.subjects import any_collide
+from starlingmq.jetstream.subjects import FiltersOfStreams
 
 if TYPE_CHECKING:
     from starlingmq.cluster.streams.cluster_streams import ClusterStreams
@@ -516,29 +516,40 @@ class _Adoption(Registration):
 
     def decide(self, entries: Entries) -> Entries | None:
         self.requests.registers = False
-        wanted = dict(entries)
+        wanted, differ = dict(entries), list[SequencedStream]()
         for stream in self.requests.api.hub.streams.values():
-            if not self.requests.is_changing(stream.name):
-                self._look_at(stream, wanted)
+            if not self.requests.is_changing(stream.name) and self._differs(stream, entries.get(stream.name)):
+                differ.append(stream)
+        if differ:
+            self._adopt(differ, wanted)
         return wanted if wanted != entries else super().decide(entries)
 
-    def _look_at(self, stream: SequencedStream, wanted: dict[str, StreamEntry]) -> None:
-        name, subjects = stream.name, stream.policy.subjects
-        entry, own = wanted.get(name), _entry(self.streams.name, subjects, stream.config)
-        if entry == own:
-            self.requests.service.hub.take_back(stream)  # it was registered, and etcd did not say so
-        elif entry is not None and entry.home != self.streams.name:
+    def _differs(self, stream: SequencedStream, entry: StreamEntry | None) -> bool:
+        if entry is not None and entry.home != self.streams.name:
             self.requests.set_aside(stream, f"{entry.home} has a stream of this name")
-        elif entry is None or entry.ending != stream.created:
-            others = (
-                other for other, each in wanted.items() if other != name and any_collide(subjects, each.filters())
-            )
-            taken = next(others, "")
+            return False
+        if entry == self._own(stream):
+            self.requests.service.hub.take_back(stream)  # it was registered, and etcd did not say so
+            return False
+        return entry is None or entry.ending != stream.created
+
+    def _own(self, stream: SequencedStream) -> StreamEntry:
+        return _entry(self.streams.name, stream.policy.subjects, stream.config)
+
+    def _adopt(self, differ: list[SequencedStream], wanted: dict[str, StreamEntry]) -> None:
+        filters, names = FiltersOfStreams(), {stream.name for stream in differ}
+        for name, entry in wanted.items():
+            if name not in names:
+                filters.add(entry.filters(), name)
+        for stream in differ:
+            taken = filters.taken(stream.policy.subjects)
             if taken:
                 self.requests.set_aside(stream, f"stream {taken} has subjects in common")
             else:
-                wanted[name] = own
+                wanted[stream.name] = self._own(stream)
                 self.adopted.append(stream)
+            if stream.name in wanted:
+                filters.add(wanted[stream.name].filters(), stream.name)
 
     def done(self) -> None:
         for stream in self.adopted:

@@ -6,12 +6,13 @@ Filters are compared as topic filters, which the core has: ``a.>`` is ``a/+/#`` 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from starlingmq.wire.nats_subjects import filter_of, subject_of, topic_of
 
 _REST: Final = b"#"
 _ONE: Final = b"+"
+_END: Final = b"/"  # of a filter: it is no level
 
 
 def filter_or_none(subject: str) -> bytes | None:
@@ -73,3 +74,39 @@ def collide(one: bytes, other: bytes) -> bool:
 
 def any_collide(some: Iterable[bytes], others: Iterable[bytes]) -> bool:
     return any(collide(one, other) for other in others for one in some)
+
+
+class FiltersOfStreams:
+    """Topic filters with the names of their streams, found by a filter that has topics in common with them."""
+
+    def __init__(self) -> None:
+        self._root: dict[bytes, Any] = {}  # by level; the name is at ``_END``
+
+    def add(self, filters: Iterable[bytes], name: str) -> None:
+        for each in filters:
+            node = self._root
+            for level in each.split(b"/"):
+                node = node.setdefault(level, {})
+            node[_END] = name
+
+    def taken(self, filters: Iterable[bytes]) -> str:
+        """The name of one that has a topic in common with these; "": there is none."""
+        return next((name for each in filters if (name := _find(self._root, each.split(b"/")))), "")
+
+
+def _find(root: dict[bytes, Any], levels: list[bytes]) -> str:
+    left = [(root, 0)]
+    while left:
+        node, at = left.pop()
+        level = levels[at] if at < len(levels) else _END
+        if _REST in node:
+            return str(node[_REST][_END])
+        if _END in node and level in (_END, _REST):
+            return str(node[_END])
+        if level == _REST:
+            left += [(each, at) for each in node.values()]
+        elif level == _ONE:
+            left += [(each, at + 1) for key, each in node.items() if key != _END]
+        elif level != _END:
+            left += [(node[key], at + 1) for key in (level, _ONE) if key in node]
+    return ""
