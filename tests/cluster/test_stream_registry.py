@@ -187,3 +187,15 @@ def test_a_document_of_before_counts_as_empty() -> None:
     nodes["a"].ask(Creation("a", "U"))
     nodes.rest()
     assert (list(nodes["a"].entries), decode_document(nodes["a"]._value.value).number) == (["U"], 3)
+
+
+def test_reads_that_requests_cause_are_at_most_ten_in_a_second() -> None:
+    nodes = Nodes("a")
+    value, asked, called = nodes["a"]._value, 0, list[int]()
+    begun, end = value._begun, nodes.now + 1.0
+    while nodes.now < end:
+        asked += 1
+        nodes["a"].look_again(nodes.now, lambda: called.append(1))
+        nodes.rest(0.01)
+    nodes.rest()
+    assert (value._begun - begun) in range(5, 12) and len(called) == asked

@@ -63,6 +63,7 @@ class ClusterApi(Api):
     """It knows the streams of all nodes."""
 
     entries: Callable[[], Entries]
+    filters: Callable[[], dict[str, list[bytes]]]
 
     def config_of(self, name: str) -> bytes | None:
         entry = self.entries().get(name)
@@ -75,8 +76,8 @@ class ClusterApi(Api):
         return len({**self.entries(), **self.hub.streams})
 
     def subjects_of(self, name: str) -> list[bytes]:
-        entry = self.entries().get(name)
-        return super().subjects_of(name) if entry is None else entry.filters()
+        found = self.filters().get(name)
+        return super().subjects_of(name) if found is None else found
 
 
 class ClusterRequests:
@@ -86,6 +87,7 @@ class ClusterRequests:
         self.api = service.api
         assert isinstance(self.api, ClusterApi)
         self.api.entries = lambda: streams.registry.entries
+        self.api.filters = lambda: streams.registry.filters
         self.api.replicas_max = max(copies, 1)
         self.api.place = {"cluster": {"name": cluster, "leader": streams.name}}
         self._changing: dict[str, None] = {}  # names whose entries this node is changing

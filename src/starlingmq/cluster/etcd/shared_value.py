@@ -33,6 +33,7 @@ from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 
 RETRY_SECONDS: Final = 0.25  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 2.0
+READ_SECONDS: Final = 0.1  # between two reads at least, as clients may cause them
 
 DONE: Final = ""
 OVERTAKEN: Final = "another node was faster"
@@ -63,6 +64,7 @@ class SharedValue:
         self._writing = ""  # tag of the outstanding write
         self._outcome: str | None = None
         self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
+        self._rests_until = 0.0
         self._requests: list[Request] = []
 
     def start(self, now: float) -> None:
@@ -77,7 +79,7 @@ class SharedValue:
         if self._reading:
             return self._begun + 1  # the one under way may be of before
         self.tick(now)
-        return self._begun if self._reading else self._begun + 1  # after an error it is sent later
+        return self._begun if self._reading else self._begun + 1  # it is sent later
 
     def propose(self, value: bytes) -> str:
         """Write a value that was made from the present one. Returns why that is refused, or "": then
@@ -109,14 +111,18 @@ class SharedValue:
 
     def tick(self, now: float) -> None:
         """To be called at ``wake_at``."""
-        if self._stale and not self._reading and self._available and now >= self._retry.at:
+        if self._stale and not self._reading and self._available and now >= self._due_at():
             self._stale = False
+            self._rests_until = now + READ_SECONDS
             self._begun += 1
             self._reading = self._send((), (Get(self._key),), ())
 
     def wake_at(self) -> float:
         """When to call ``tick``; 0.0: nothing waits for a time."""
-        return self._retry.at if self._stale and not self._reading and self._available else 0.0
+        return self._due_at() if self._stale and not self._reading and self._available else 0.0
+
+    def _due_at(self) -> float:
+        return max(self._retry.at, self._rests_until)
 
     def take_requests(self) -> list[Request]:
         requests, self._requests = self._requests, []

@@ -24,7 +24,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request
-from starlingmq.cluster.links.control_frames import MemberInfo
+from starlingmq.cluster.links.control_frames import MemberInfo, Membership
 from starlingmq.cluster.streams.far_requester import FarRequester, shown_of
 from starlingmq.cluster.streams.frame_outbox import FrameOutbox
 from starlingmq.cluster.streams.stream_frames import (
@@ -102,6 +102,8 @@ class ClusterStreams(Subsystem):
         self._asked = 0
         self._seen = (0, 0)  # changes of the registry, and incarnation of this node, that the service was told of
         self._now = 0.0
+        self._numbers_of = Membership(0, ())
+        self._numbers: dict[str, int] = {}  # of its members
         self._elsewhere = Session("$js", 0)  # in place of the publisher of what other nodes get as frames
         self._elsewhere.node = -1
         self._turns = 0
@@ -176,7 +178,11 @@ class ClusterStreams(Subsystem):
 
     def number_of(self, name: str) -> int:
         """0: it is no member."""
-        return next((member.number for member in self.members() if member.name == name), 0)
+        membership = self._view.members.membership
+        if membership is not self._numbers_of:
+            self._numbers_of = membership
+            self._numbers = {member.name: member.number for member in membership.members}
+        return self._numbers.get(name, 0)
 
     def others(self) -> list[int]:
         """The nodes that are reached."""

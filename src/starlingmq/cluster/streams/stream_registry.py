@@ -74,12 +74,14 @@ class RegistryChange:
 
 class StreamRegistry:
     entries: dict[str, StreamEntry]
+    filters: dict[str, list[bytes]]  # of the entries
     nodes: dict[str, int]  # incarnations of those that have registered the streams that they have
     known: bool  # they have been read
     changes: int  # counts the changes of ``entries``
 
     def __init__(self, cluster: str) -> None:
         self.entries = {}
+        self.filters = {}
         self.nodes = {}
         self.known = False
         self.changes = 0
@@ -171,6 +173,7 @@ class StreamRegistry:
         if found.number < self._number:
             found, self.problem = Document(), OLDER
         self.entries, self.nodes = found.streams, found.nodes
+        self.filters = {name: entry.filters() for name, entry in found.streams.items()}
         self._number = max(found.number, self._number)
         self.known = True
         self.changes += 1
