@@ -14,7 +14,7 @@ from starlingmq.admin.copy_actions import Removal
 from starlingmq.admin.member_actions import MemberActions
 from starlingmq.admin.operator_problem import ImpossibleAction
 from starlingmq.cluster.streams.cluster_streams import QUESTIONS_MAX
-from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
+from starlingmq.cluster.streams.stream_registry import BYTES_MAX, Entries, RegistryChange, StreamEntry
 from starlingmq.core.context.ready import Deliveries
 from starlingmq.core.messages.message import Message
 from starlingmq.storage.streams.stream_files import StreamActionError
@@ -474,3 +474,12 @@ def test_an_update_that_its_home_refuses_in_the_end_is_not_carried_out() -> None
     assert third.api("STREAM.INFO.S")["config"]["subjects"] == ["s"]
     assert fleet[2].cluster.streams.registry.entries["S"].subjects == ("s",)
     assert third.make("T", "more")["did_create"]
+
+
+def test_a_stream_that_has_no_room_in_the_registry_is_refused_for_good() -> None:
+    fleet = StreamFleet(3)
+    home, *_ = three(fleet)
+    entries = fleet[1].cluster.streams.registry.entries
+    fleet[1].cluster.streams.change(Writing({**entries, "T": StreamEntry("n3", ("t",), "x" * (BYTES_MAX - 900))}))
+    fleet.advance(0.5)
+    assert home.make("U", "u", description="x" * 900)["error"]["err_code"] == 10023

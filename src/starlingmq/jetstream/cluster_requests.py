@@ -25,7 +25,7 @@ import msgspec
 
 from starlingmq.cluster.streams.cluster_streams import Registration
 from starlingmq.cluster.streams.stream_frames import ApiCall
-from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamEntry
+from starlingmq.cluster.streams.stream_registry import FULL, Entries, RegistryChange, StreamEntry
 from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream
@@ -395,7 +395,8 @@ class _Change(RegistryChange):
     def failed(self, why: str) -> None:
         self.end()
         log.debug("a request about stream %s is refused: %s", self.names[0], why)
-        self.requests.refuse(self.asked, self.route, ApiError(e.CLUSTER_NOT_AVAILABLE))
+        kind = e.INSUFFICIENT_RESOURCES if why == FULL else e.CLUSTER_NOT_AVAILABLE
+        self.requests.refuse(self.asked, self.route, ApiError(kind))
 
 
 class _Creation(_Change):
