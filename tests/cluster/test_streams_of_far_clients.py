@@ -483,3 +483,11 @@ def test_a_stream_that_has_no_room_in_the_registry_is_refused_for_good() -> None
     fleet[1].cluster.streams.change(Writing({**entries, "T": StreamEntry("n3", ("t",), "x" * (BYTES_MAX - 900))}))
     fleet.advance(0.5)
     assert home.make("U", "u", description="x" * 900)["error"]["err_code"] == 10023
+
+
+def test_a_node_that_cannot_read_the_registry_does_not_say_that_there_is_no_such_stream() -> None:
+    fleet = StreamFleet(3)
+    _, other, _ = three(fleet)
+    fleet[1].cluster.streams.registry._read(b"later")
+    assert other.api("STREAM.INFO.S")["config"]["name"] == "S"
+    assert other.api("STREAM.INFO.T")["error"]["err_code"] == 10008
