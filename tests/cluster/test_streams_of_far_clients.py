@@ -491,3 +491,16 @@ def test_a_node_that_cannot_read_the_registry_does_not_say_that_there_is_no_such
     fleet[1].cluster.streams.registry._read(b"later")
     assert other.api("STREAM.INFO.S")["config"]["name"] == "S"
     assert other.api("STREAM.INFO.T")["error"]["err_code"] == 10008
+
+
+def test_properties_in_an_order_of_a_hook_are_stored_whole() -> None:
+    fleet = StreamFleet(3)
+    three(fleet)
+    state = fleet[0].state
+    stream = state.jetstream.streams["S"]
+    user, reply = b"\x26\0\1a\0\1b", b"\x08\0\3r/1"
+    for properties in (reply + user, user + reply):
+        message = Message(b"s", b"x", 1, False, properties, 0.0, "$nats/1", fleet.now)
+        state.jetstream.arrived(message, stream, state.peers.by_number[2].session, True)
+    stored = [stream.message(seq) for seq in (1, 2)]
+    assert [each and each.properties for each in stored] == [user, user + reply]

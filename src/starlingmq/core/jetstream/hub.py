@@ -60,6 +60,7 @@ from starlingmq.core.streams.sequenced_stream import (
 from starlingmq.core.topics.topics import of_the_broker
 from starlingmq.core.turn.timers import sooner
 from starlingmq.wire.nats_headers import response_topic
+from starlingmq.wire.properties import RESPONSE_TOPIC
 from starlingmq.wire.reasons import MqttError
 
 REQUEST: Final = "JETSTREAM"  # the kind of a SystemRequest
@@ -360,7 +361,7 @@ class JetStream(JetStreamPort):
         reply = b""
         if message.publisher.startswith(NATS_PREFIX) and message.properties:
             reply = response_topic(message.properties)
-        if reply and alone:
+        if reply and alone and message.properties[0] == RESPONSE_TOPIC:  # a hook may have changed the order
             message.properties = message.properties[REPLY_PROPERTY + len(reply) :]
             message.octets -= REPLY_PROPERTY + len(reply)
         # of the clock of another node
