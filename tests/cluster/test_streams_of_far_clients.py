@@ -504,3 +504,20 @@ def test_properties_in_an_order_of_a_hook_are_stored_whole() -> None:
         state.jetstream.arrived(message, stream, state.peers.by_number[2].session, True)
     stored = [stream.message(seq) for seq in (1, 2)]
     assert [each and each.properties for each in stored] == [user, user + reply]
+
+
+def test_a_request_ends_whose_messages_are_not_heard_any_more() -> None:
+    fleet = StreamFleet(3)
+    home, other, third = three(fleet)
+    home.consume("S", "c")
+    other.peer.send("SUB later 7")
+    for inbox in (other.inbox, "later"):
+        other.peer.pub("$JS.API.CONSUMER.MSG.NEXT.S.c", b'{"batch":5}', inbox)
+    fleet.advance(0.1)
+    other.peer.send("UNSUB 2")
+    for number in range(4):
+        third.ask("s", b"%d" % number)
+    fleet.advance(0.1)
+    other.look()
+    assert [each.payload for each in other.messages] == [b"1", b"2", b"3"], "the first was sent to the other request"
+    assert home.api("CONSUMER.INFO.S.c")["num_waiting"] == 1

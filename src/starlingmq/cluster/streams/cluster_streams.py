@@ -6,6 +6,7 @@
     $JS.API.> --call--> ApiCall ---------------------------> on_call: the API answers
     $JS.ACK.> --acknowledge--> AckPassed ------------------> the consumer
     connection ends --gone--> ClientGone ------------------> its requests end
+    no subscription to what is shown --> Unheard ----------> that request ends
     the subscription <-------------------------------------- Shown: answers, statuses, messages
     subscribers <------------------------------------------- Shown: of push consumers
     PUB to a subject of the stream, by its route ----------> SequencedStream.take; PubAck as Shown
@@ -35,6 +36,7 @@ from starlingmq.cluster.streams.stream_frames import (
     StreamFrameError,
     StreamsAsked,
     StreamsTold,
+    Unheard,
     unpack,
 )
 from starlingmq.cluster.streams.stream_registry import Entries, RegistryChange, StreamRegistry
@@ -300,6 +302,9 @@ class ClusterStreams(Subsystem):
                 gone = self._far.pop((node, frame.client), None)
                 if gone is not None:
                     gone.leave()
+            elif isinstance(frame, Unheard):
+                for consumer in self._requester(node, frame.client).pulls:
+                    consumer.gone(self._far[node, frame.client], frame.topic)
             elif isinstance(frame, StreamsAsked):
                 self._hub.spend(REQUEST_WORK)
                 self.outbox.add(node, StreamsTold(frame.number, self.on_ask(frame.names)))
@@ -360,6 +365,8 @@ class ClusterStreams(Subsystem):
         sub = self._hub.replies.listener(client, nats, shown.topic)
         if sub is not None:
             nats.deliver(client, message, sub, None)
+        else:
+            self.outbox.add(node, Unheard(shown.client, shown.topic))
 
     # Turns
 

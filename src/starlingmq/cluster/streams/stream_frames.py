@@ -72,7 +72,14 @@ class StreamsTold(msgspec.Struct, array_like=True, tag=6):
     payload: bytes  # JSON
 
 
-StreamFrame = ApiCall | AckPassed | ClientGone | Shown | StreamsAsked | StreamsTold
+class Unheard(msgspec.Struct, array_like=True, tag=7):
+    """To a home: this client is there, and not subscribed to what was shown to it."""
+
+    client: str
+    topic: bytes
+
+
+StreamFrame = ApiCall | AckPassed | ClientGone | Shown | StreamsAsked | StreamsTold | Unheard
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(list[StreamFrame])

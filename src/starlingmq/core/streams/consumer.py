@@ -305,9 +305,9 @@ class JetStreamConsumer:
                 return False
         return True
 
-    def gone(self, requester: object) -> None:
-        """A connection has ended."""
-        self.requests.gone(requester)
+    def gone(self, requester: object, reply: bytes = b"") -> None:
+        """A connection has ended, or its subscription to ``reply``."""
+        self.requests.gone(requester, reply)
 
     def release(self, description: bytes) -> None:
         """The consumer or the node ends: so do all requests."""

@@ -61,6 +61,9 @@ class PullRequest:
         self.heard = 0
         self.next = None
 
+    def is_of(self, requester: object, reply: bytes) -> bool:
+        return self.requester is requester and (not reply or self.reply == reply)
+
     def ended(self, code: int, description: bytes) -> Effect:
         return unfinished(self.reply, code, description, self.left, self.octets, self.requester)
 
@@ -121,16 +124,16 @@ class PullRequests:
             self.first = request.next
             self._append(request)
 
-    def gone(self, requester: object) -> None:
-        """Its connection has ended, and its requests with it."""
+    def gone(self, requester: object, reply: bytes) -> None:
+        """Its connection has ended, and its requests with it; with a ``reply`` only those that it gets there."""
         request = self.first
         while request is not None:
-            if request.requester is requester:
+            if request.is_of(requester, reply):
                 break
             request = request.next
         if request is not None:
             for each in self._taken():
-                if each.requester is not requester:
+                if not each.is_of(requester, reply):
                     self._keep(each)
 
     def release(self, description: bytes, effects: list[Effect]) -> None:
