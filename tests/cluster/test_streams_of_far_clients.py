@@ -449,7 +449,8 @@ def test_an_answer_of_before_a_restart_is_given_to_no_other_connection() -> None
 def test_a_deletion_that_copies_may_not_have_is_answered_and_completed_later() -> None:
     fleet = StreamFleet(3)
     _, _, third = three(fleet)
-    service: Any = fleet[0].driver.on_request.__self__.load()
+    node: Any = fleet[0]
+    service = node.driver.on_request.__self__.load()
     service.when_copied = lambda then: then(False)
     assert third.api("STREAM.DELETE.S")["success"]
     assert [*fleet[2].cluster.streams.registry.entries] == ["S"]

@@ -129,7 +129,7 @@ class ClusterRequests:
             self.service.turn()
         elif entry is not None and entry.home != self.streams.name:
             self.pass_on(asked, route, names, entry)
-        elif names[0] not in self.api.hub.streams and not self.streams.registry.known:
+        elif names[0] not in self.api.hub.streams and not self.streams.are_all_registered():
             raise ApiError(e.CLUSTER_NOT_AVAILABLE)
         else:
             self._answer_at_home(asked, route, names)

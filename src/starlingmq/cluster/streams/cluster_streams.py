@@ -171,7 +171,7 @@ class ClusterStreams(Subsystem):
         """Whether the registry has the streams of all nodes, so that what it does not have is free. A node of a version
         before there were streams in a cluster registers nothing."""
         nodes = self.registry.nodes
-        return all(nodes.get(member.name) == member.incarnation for member in self.members())
+        return self.registry.known and all(nodes.get(each.name) == each.incarnation for each in self.members())
 
     def follow_later(self) -> None:
         """etcd has not done what this node wanted."""
