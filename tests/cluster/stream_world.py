@@ -1,5 +1,5 @@
 """Publishers and consumers of JetStream at the nodes of a cluster, while homes are lost and served again from their
-disks, links are cut, and etcd has no leader; and what must be true of it.
+disks, links are cut, etcd has no leader, or an older registry, or none; and what must be true of it.
 
 A seed says what happens. ``check`` raises AssertionError.
 """
@@ -15,7 +15,10 @@ from tests.cluster.stream_disk import DiskFleet, DiskNode
 from tests.cluster.stream_fleet import JetStreamPeer
 from tests.nats.talk import Msg
 
+from starlingmq.cluster.etcd.etcd_requests import Delete, Put, Txn
+
 NAMES: Final = ("n1", "n2", "n3")
+REGISTRY: Final = b"/starlingmq/test/jetstream"
 STEP: Final = 0.05
 PATIENCE: Final = 1.0  # of a client that waits for an answer
 ACK_WAIT: Final = 3.0
@@ -135,6 +138,8 @@ class Worker(Person):
         self.held, self.seen, self.tries = [], 0, 0
 
     def answered(self, reply: str, answer: Msg) -> None:
+        if answer.headers:
+            return  # 503: its node does not know the stream yet
         message = self.held.pop(0)
         self.tries = 0
         self.world.done(self.stream, numbers(message)[0])
@@ -185,6 +190,7 @@ class StreamWorld:
         self.made: list[str] = []  # rivals that have made the stream
         self.away: dict[str, float] = {}  # when killed nodes are served again
         self.seen: Counter[str] = Counter()
+        self.documents: list[Put | Delete] = [Delete(REGISTRY)]  # that the registry had, or none
         self._serial = 0
         makers = [JetStreamPeer(self.fleet, place, f"maker{place}") for place in range(2)]
         for maker, name, retention in ((makers[0], "S", "limits"), (makers[1], "W", "workqueue")):
@@ -252,7 +258,8 @@ class StreamWorld:
 
     def fault(self) -> None:
         random, fleet = self.random, self.fleet
-        kind = random.choice(("kill", "kill", "cut", "etcd", "heal"))
+        kind = random.choice(("kill", "kill", "cut", "etcd", "heal", "older"))
+        self.documents.append(Put(REGISTRY, fleet.nodes[0].cluster.streams.registry._value.value))
         if kind == "kill" and not self.away:
             name = random.choice(NAMES)
             home = [stream for stream in "SW" if stream in self._home(name).state.jetstream.streams]
@@ -268,6 +275,9 @@ class StreamWorld:
             fleet.etcd.lose_leader(fleet.now, random.uniform(0.5, 4.0))
         elif kind == "heal":
             fleet.heal()
+        elif kind == "older":  # etcd is rebuilt, or restored from a backup
+            self.seen["older"] += 1
+            fleet.etcd.session("operator").request(Txn("x", (), (random.choice(self.documents),), ()), fleet.now)
 
     def heal(self) -> None:
         self.fleet.heal()

@@ -19,7 +19,7 @@ def test_what_was_acknowledged_stays(worlds: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(worlds):
         seen += StreamWorld(seed).run().seen
-    assert all(seen[each] for each in ("home killed", "cut", "etcd", "delivered", "delivered again")), seen
+    assert all(seen[each] for each in ("home killed", "cut", "etcd", "older", "delivered", "delivered again")), seen
 
 
 @pytest.mark.interpreted_only("what is compiled cannot be patched")
