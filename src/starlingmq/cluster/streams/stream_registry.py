@@ -171,7 +171,7 @@ class StreamRegistry:
             self.problem = str(error)
             return
         if found.number < self._number:
-            found, self.problem = Document(), OLDER
+            found, self.problem = RegistryDocument(), OLDER
         self.entries, self.nodes = found.streams, found.nodes
         self.filters = {name: entry.filters() for name, entry in found.streams.items()}
         self._number = max(found.number, self._number)
@@ -196,7 +196,7 @@ class StreamRegistry:
             self._tries += 1
 
 
-class Document(msgspec.Struct, forbid_unknown_fields=True):
+class RegistryDocument(msgspec.Struct, forbid_unknown_fields=True):
     streams: dict[str, StreamEntry] = {}
     nodes: dict[str, int] = {}
     number: int = 0
@@ -206,9 +206,9 @@ def encode_document(entries: Entries, nodes: dict[str, int], number: int) -> byt
     return msgspec.json.encode({"streams": dict(sorted(entries.items())), "nodes": nodes, "number": number})
 
 
-def decode_document(document: bytes) -> Document:
+def decode_document(document: bytes) -> RegistryDocument:
     """b"": there are no entries. Raises ValueError."""
     try:
-        return msgspec.json.decode(document, type=Document) if document else Document()
+        return msgspec.json.decode(document, type=RegistryDocument) if document else RegistryDocument()
     except msgspec.MsgspecError as error:
         raise ValueError(f"the registry of streams in etcd cannot be read: {error}") from error
