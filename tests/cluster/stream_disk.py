@@ -109,7 +109,7 @@ class DiskNode(StreamNode):
     def turn(self) -> bool:
         busy = super().turn()
         self._keep()
-        for _ in range(3 if asyncio.all_tasks(LOOP) else 0):  # also what follows when they are done
+        for _ in range(3 if asyncio.all_tasks(LOOP) else 0):  # and their callbacks
             LOOP.call_soon(LOOP.stop)
             LOOP.run_forever()
         return busy or self.state.pending()

@@ -386,7 +386,7 @@ def test_a_deletion_of_an_operator_is_told_when_the_registry_knows_it() -> None:
 
 
 class ClusterOfFleet:
-    """What ``cluster.forget`` uses of a node."""
+    """The part of a node that ``cluster.forget`` uses."""
 
     name = "n2"
     copies = None

@@ -285,7 +285,7 @@ class ClusterRequests:
             removing.add_done_callback(lambda _: self.remove_entry(name, then))
 
     async def _delete(self, stream: SequencedStream) -> None:
-        """An operator does, by way of the registry, as the API. Raises StreamActionError."""
+        """An operator does: the registry is told first, as by the API. Raises StreamActionError."""
         from starlingmq.storage.streams.stream_files import StreamActionError
 
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -389,7 +389,7 @@ class _Change(RegistryChange):
         self.end()
         service, streams = self.requests.service, self.requests.streams
 
-        def first(then: Callable[[], None]) -> None:  # a successor of this home would register what it has
+        def first(then: Callable[[], None]) -> None:  # a successor of this home registers its own settings
             service.when_copied(lambda done: streams.when_known(service.now(), then))
 
         service.answer_here(self.asked, first)

@@ -73,7 +73,7 @@ class StreamsTold(msgspec.Struct, array_like=True, tag=6):
 
 
 class Unheard(msgspec.Struct, array_like=True, tag=7):
-    """To a home: this client is there, and not subscribed to what was shown to it."""
+    """To a home: this client is there, and not subscribed to ``topic``, at which it was shown a message."""
 
     client: str
     topic: bytes

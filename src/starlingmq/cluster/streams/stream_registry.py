@@ -1,9 +1,9 @@
 """The streams of JetStream in a cluster, by name: home, subjects and settings. One document in etcd, so a name and a
 subject belong to one stream, and a stream to one home, whatever nodes do at the same time.
 
-A stream is made once its entry is written, so the registry says which names and subjects are free; what a stream is
-that has been made, its home knows. A change is decided when its turn comes, against the entries of then, and again if
-another node was faster. It is refused while etcd is away, and existing streams go on.
+A stream is made once its entry is written, so the registry says which names and subjects are free; the settings
+of a stream that has been made are those that its home has. A change is decided when its turn comes, against the entries
+of then, and again if another node was faster. It is refused while etcd is away, and existing streams go on.
 
 A document that is older than the one before, because etcd was rebuilt or restored from a backup, counts as empty: homes
 register their streams again, and until all have done so no other stream takes a name or a subject.

@@ -91,7 +91,7 @@ class StreamAdmin:
         self.node = node
         self._nodes = nodes
         self._clustered = clustered
-        self.delete_sequenced: Callable[[SequencedStream], Awaitable[None]] | None = None  # by way of a cluster
+        self.delete_sequenced: Callable[[SequencedStream], Awaitable[None]] | None = None  # of a member of a cluster
 
     def find(self, name: str) -> StreamLog:
         """Raises StreamActionError."""
