@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from starlingmq.cluster.streams.cluster_streams import Registration
 from starlingmq.cluster.streams.stream_frames import ApiCall
-from starlingmq.cluster.streams.stream_registry import FULL, Entries, RegistryChange, StreamEntry
+from starlingmq.cluster.streams.stream_registry import FULL, Entries, Registration, RegistryChange, StreamEntry
 from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream

@@ -59,7 +59,7 @@ class LazyService:
 
     def follow(self) -> None:
         """The registry of streams has changed, or this node has joined."""
-        from starlingmq.cluster.streams.cluster_streams import Registration
+        from starlingmq.cluster.streams.stream_registry import Registration
 
         assert self._cluster is not None
         streams = self._cluster.streams

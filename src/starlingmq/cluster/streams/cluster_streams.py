@@ -428,25 +428,6 @@ class ClusterStreams(Subsystem):
         return min([soonest, self.again_at, *times])
 
 
-class Registration(RegistryChange):
-    """This node has no streams but those that the registry has."""
-
-    def __init__(self, streams: ClusterStreams) -> None:
-        self.streams = streams
-
-    def decide(self, entries: Entries) -> Entries | None:
-        return None if self.streams.is_registered() else entries
-
-    def nodes(self, nodes: dict[str, int]) -> dict[str, int]:
-        return {**nodes, self.streams.name: self.streams.incarnation()}
-
-    def done(self) -> None:
-        pass
-
-    def failed(self, why: str) -> None:
-        self.streams.follow_later()
-
-
 class _Forgetting(RegistryChange):
     def __init__(self, home: str, told: Callable[[str], None]) -> None:
         self._home = home

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -70,6 +70,35 @@ class RegistryChange:
     def failed(self, why: str) -> None:
         """They are not, or this node cannot know."""
         raise NotImplementedError
+
+
+class RegisteringNode(Protocol):
+    """The node, as ``ClusterStreams`` knows it."""
+
+    name: str
+
+    def incarnation(self) -> int: ...
+    def is_registered(self) -> bool: ...
+    def follow_later(self) -> None: ...
+
+
+class Registration(RegistryChange):
+    """This node has no streams but those that the registry has."""
+
+    def __init__(self, streams: RegisteringNode) -> None:
+        self.streams = streams
+
+    def decide(self, entries: Entries) -> Entries | None:
+        return None if self.streams.is_registered() else entries
+
+    def nodes(self, nodes: dict[str, int]) -> dict[str, int]:
+        return {**nodes, self.streams.name: self.streams.incarnation()}
+
+    def done(self) -> None:
+        pass
+
+    def failed(self, why: str) -> None:
+        self.streams.follow_later()
 
 
 class StreamRegistry:
