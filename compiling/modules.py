@@ -74,6 +74,7 @@ MODULES: Final = {
     "cluster/balance/rebalance.py": IN_EACH_TURN,
     "cluster/membership/relay.py": FOR_EACH_MESSAGE,
     "cluster/streams/cluster_streams.py": FOR_EACH_MESSAGE,
+    "cluster/streams/far_reads.py": FOR_EACH_MESSAGE,
     "cluster/streams/far_requester.py": FOR_EACH_MESSAGE,
     "cluster/streams/frame_outbox.py": FOR_EACH_MESSAGE,
     "cluster/retained/replay_notices.py": "inherits from a compiled class",

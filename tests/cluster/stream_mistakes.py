@@ -10,7 +10,9 @@ import msgspec
 from tests.planting import Plant, around
 
 from starlingmq.cluster.etcd.shared_value import SharedValue
+from starlingmq.core.jetstream.far_readers import FarReaders
 from starlingmq.core.jetstream.hub import JetStream
+from starlingmq.core.jetstream.stream_readers import MqttReaders
 from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.jetstream import cluster_requests
 from starlingmq.jetstream.cluster_requests import ClusterRequests
@@ -59,6 +61,11 @@ def answered_elsewhere(sound: Sound, requests: ClusterRequests, asked: Any, *res
     requests.service.answer_here(asked)
 
 
+def whatever_it_follows(sound: Sound, readers: FarReaders, told: Any) -> Any:
+    told.after = 0
+    return sound(readers, told)
+
+
 MISTAKES: Final[dict[str, Callable[[], Plant]]] = {
     "the registry is written without comparing": lambda: around(SharedValue, "_send", without_comparing),
     "a stream is made before the registry has it": lambda: around(cluster_requests._Creation, "wanted", made_at_once),
@@ -68,5 +75,9 @@ MISTAKES: Final[dict[str, Callable[[], Plant]]] = {
     "messages of other nodes are acknowledged and not stored": lambda: around(JetStream, "arrived", not_stored),
     "ids of messages are forgotten at a start": lambda: around(SequencedStream, "restore", without_ids),
     "each node follows all entries": lambda: around(ClusterRequests, "follow", of_all_homes),
+    "a reader does not see that messages are missing": lambda: around(FarReaders, "told", whatever_it_follows),
+    "positions stay behind when a session moves": lambda: patch.object(
+        MqttReaders, "set_position", lambda readers, session, whole, position: None
+    ),
     "pull requests are answered where they are asked": lambda: around(ClusterRequests, "_ask_home", answered_elsewhere),
 }

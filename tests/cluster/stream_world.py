@@ -13,9 +13,13 @@ from typing import Any, Final
 
 from tests.cluster.stream_disk import DiskFleet, DiskNode
 from tests.cluster.stream_fleet import JetStreamPeer
+from tests.core.streams.stream_world import PUBACK, offset_of
+from tests.harness import FakeClient
 from tests.nats.talk import Msg
 
 from starlingmq.cluster.etcd.etcd_requests import Delete, Put, Txn
+from starlingmq.wire.mqtt import Ack, Connack, Connect, Packet, Publish, Suback, Subscribe, SubscribeRequest
+from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, USER_PROPERTY, Properties
 
 NAMES: Final = ("n1", "n2", "n3")
 REGISTRY: Final = b"/starlingmq/test/jetstream"
@@ -154,6 +158,70 @@ def numbers(message: Msg) -> tuple[int, int]:
     return int(parts[5]), int(parts[6])
 
 
+class Visitor:
+    """An MQTT client with a session that lasts. It goes from node to node, and reads the stream S of whichever node. A
+    session that was lost with its node begins again after the last message that came."""
+
+    def __init__(self, world: StreamWorld, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.fake: FakeClient | None = None
+        self.node: DiskNode | None = None
+        self.last = 0
+        self.leaves_at = 0.0
+        self.reads = False
+
+    def step(self) -> None:
+        fleet = self.world.fleet
+        if self.fake is None or self.node not in fleet.nodes or self.fake.closed:
+            self.fake = None
+            serving = [node for node in fleet.nodes if node.cluster.serving]
+            if serving:
+                self.connect(self.world.random.choice(serving))
+            return
+        for packet in self.fake.receive():
+            self.take(self.fake, packet)
+        if fleet.now >= self.leaves_at and self.reads:
+            if not self.fake.closed:
+                self.fake.drop()
+            self.fake = None
+
+    def connect(self, node: Any) -> None:
+        world = self.world
+        properties: Properties = {SESSION_EXPIRY_INTERVAL: 1000, RECEIVE_MAXIMUM: world.random.choice((1, 3, 100))}
+        self.node, self.fake, self.reads = node, node.open(5, self.name), False
+        self.leaves_at = world.fleet.now + world.random.uniform(0.0, 6.0)
+        assert self.fake is not None
+        self.fake.send(Connect(5, self.name, False, 0, None, None, None, properties))
+
+    def take(self, fake: FakeClient, packet: Packet) -> None:
+        if isinstance(packet, Connack) and packet.reason == 0:
+            self.reads = packet.session_present and self.last != 0
+            if not self.reads:
+                start: Properties = {USER_PROPERTY: [("offset", f"{self.last + 1}")]}
+                fake.send(Subscribe(1, [SubscribeRequest(b"$stream/S", 1)], start))
+        elif isinstance(packet, Suback) and packet.reasons[0] < 0x80:
+            self.reads = True
+        elif isinstance(packet, Suback):  # the node does not know the stream yet
+            fake.drop()
+        elif isinstance(packet, Publish):
+            self.came(packet)
+            fake.send(Ack(PUBACK, packet.packet_id))
+
+    def came(self, packet: Publish) -> None:
+        seq = offset_of(packet)
+        assert seq <= self.last + 1, f"{self.name}: {seq} follows {self.last}"
+        assert seq == self.last + 1 or packet.dup, f"{self.name}: {seq} came again"
+        self.last = max(self.last, seq)
+        text = packet.payload.decode()
+        known = self.world.arrived["S"].get(seq, text)
+        assert known == text, f"S: sequence {seq} is {known} and {text}"
+        self.world.seen["read"] += 1
+
+    def is_done(self) -> bool:
+        return self.last >= max(self.world.names["S"], default=0)
+
+
 class Rival(Person):
     """It makes a stream that others make, too, with settings of its own."""
 
@@ -199,11 +267,12 @@ class StreamWorld:
             found = maker.consume(name, "c", ack_wait=int(ACK_WAIT * 1e9))
             assert "error" not in found, found
         self.fleet.advance(0.5)
-        self.people: list[Person] = [
+        self.people: list[Person | Visitor] = [
             Publisher(self, f"p{each}{name}", name, messages) for name in "SW" for each in "12"
         ]
         self.people += [Worker(self, f"w{each}{name}", name) for name in "SW" for each in "12"]
         self.people += [Rival(self, f"v{each}") for each in "123"]
+        self.people += [Visitor(self, f"m{each}") for each in "12"]
 
     def serial(self) -> int:
         self._serial += 1

@@ -18,9 +18,11 @@ from nats.js.client import JetStreamContext
 from tests.cluster.real import AwayError, Cluster, Node
 from tests.cluster.test_real_copies import copied
 from tests.cluster.test_real_nats import address
+from tests.jetstream.test_mqtt_readers import offset_of
 from tests.patience import slowness, within
 
 import nats
+from starlingmq.client import Client
 
 pytestmark = [
     pytest.mark.slow,
@@ -72,6 +74,31 @@ async def publish(js: JetStreamContext, subject: str, number: int) -> int:
         await asyncio.sleep(0.05)
 
 
+async def read(reader: Client, count: int) -> list[tuple[str, int]]:
+    """Topics and offsets of the next messages."""
+    found: list[tuple[str, int]] = []
+    messages = reader.messages()
+    while len(found) < count:
+        message = await anext(messages)
+        found.append((message.topic, offset_of(message)))
+    await messages.aclose()
+    return found
+
+
+async def read_by_mqtt(nodes: list[Node], until: int) -> None:
+    """A session that goes from node to node, and gets each message once, in order."""
+    expected = 1
+    while expected <= until:
+        node = nodes[expected % len(nodes)]
+        async with Client(node.url, client_id="reader", clean_start=False, session_expiry=3600) as reader:
+            await reader.subscribe("$stream/S@earliest", qos=1)
+            for _, offset in await read(reader, min(7, until + 1 - expected)):
+                if offset == expected:
+                    expected += 1
+                else:
+                    assert offset < expected, f"{offset} came in place of {expected}"
+
+
 @pytest.mark.long(kept="tests/cluster/test_streams_across_nodes.py")
 async def test_what_was_acknowledged_survives_the_home_of_its_stream(tmp_path: Path) -> None:
     async with three(tmp_path, 2) as cluster:
@@ -99,6 +126,7 @@ async def test_what_was_acknowledged_survives_the_home_of_its_stream(tmp_path: P
 
             total = BEFORE + AFTER
             consumers = [asyncio.create_task(consume(stream, total)) for stream in ("S", "W")]
+            consumers.append(asyncio.create_task(read_by_mqtt([two, three_], total)))
             async with within(3 * SECONDS):
                 for number in range(total):
                     if number == BEFORE:
@@ -132,6 +160,16 @@ async def test_streams_of_all_nodes_are_one_service(tmp_path: Path) -> None:
                 await other.add_stream(name="T", subjects=["s.a"])
             await third.add_stream(name="T", subjects=["t"])
             assert [(await each.publish("s.a", b"x")).seq for each in (home, other, third)] == [1, 2, 3]
+            for node in (one, two):
+                async with Client(node.url) as reader:
+                    await reader.subscribe("$stream/S@offset=2/s/+")
+                    assert await read(reader, 2) == [("s/a", 2), ("s/a", 3)]
+            async with Client(two.url) as member:
+                await member.subscribe("$queue/S", qos=1)
+                assert [offset for _, offset in await read(member, 3)] == [1, 2, 3]
+            async with within(SECONDS):
+                while (await home.consumer_info("S", "mqtt-queue")).num_ack_pending:
+                    await asyncio.sleep(0.05)
             subscription = await third.subscribe("s.>", ordered_consumer=True)
             assert [(await subscription.next_msg(10.0)).metadata.sequence.stream for _ in range(3)] == [1, 2, 3]
             bucket = await other.create_key_value(bucket="B")

@@ -26,12 +26,16 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request
 from starlingmq.cluster.links.control_frames import MemberInfo, Membership
+from starlingmq.cluster.streams.far_reads import FarReads
 from starlingmq.cluster.streams.far_requester import FarRequester, shown_of
 from starlingmq.cluster.streams.frame_outbox import FrameOutbox
 from starlingmq.cluster.streams.stream_frames import (
     AckPassed,
     ApiCall,
     ClientGone,
+    ReadAsked,
+    ReadEnded,
+    ReadShown,
     Shown,
     StreamFrameError,
     StreamsAsked,
@@ -52,6 +56,7 @@ from starlingmq.core.nats.nats_client import SHAPE_HEADERS, NatsClient
 from starlingmq.core.router.router import Route
 from starlingmq.core.session.session import Session
 from starlingmq.core.streams.acknowledgements import NEXT, ack_subject, kind_of
+from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.wire.nats_frames import message_head, message_tail
 from starlingmq.wire.nats_subjects import subject_of
 from starlingmq.wire.reasons import MqttError
@@ -97,6 +102,7 @@ class ClusterStreams(Subsystem):
         self._hub = broker.jetstream
         self._view = view
         self._port = FarPort(self)
+        self.reads = FarReads(self.outbox, broker.jetstream, self.is_here)
         self._far: dict[tuple[int, str], FarRequester] = {}  # those that wait for messages
         self._questions: dict[int, Question] = {}
         self._announcements: list[Announcement] = []
@@ -114,7 +120,8 @@ class ClusterStreams(Subsystem):
 
     def open(self) -> None:
         """Before the streams of the store get messages."""
-        self._hub.far = self._port
+        reads = self._hub.reads
+        self._hub.far = reads.far = reads.far_readers.far = self._port
 
     def start(self, now: float) -> None:
         """This node joins its cluster."""
@@ -195,17 +202,33 @@ class ClusterStreams(Subsystem):
         entry = self.registry.entries.get(stream)
         return 0 if entry is None or entry.home == self.name else self.number_of(entry.home)
 
+    def is_here(self, stream: str) -> bool:
+        entry = self.registry.entries.get(stream)
+        return entry is not None and entry.home == self.name and not entry.ending
+
+    def is_elsewhere(self, stream: str) -> bool:
+        """Whether it is another node's, as far as is known."""
+        entry = self.registry.entries.get(stream)
+        if entry is None:
+            return stream not in self._hub.streams and not self.are_all_registered()
+        return entry.home != self.name
+
+    def connected(self, node: int) -> None:
+        self._hub.reads.far_readers.look(node)
+
     def node_restarted(self, node: int) -> None:
         self._let_go(node)
 
     def set_members(self, numbers: dict[int, None]) -> None:
-        for node in {node for node, _ in self._far}:
+        for node in {node for node, _ in self._far} | self.reads.nodes():
             if node not in numbers:
                 self._let_go(node)
+        self._hub.reads.far_readers.look(0)
 
     def _let_go(self, node: int) -> None:
         for key in [key for key in self._far if key[0] == node]:
             self._far.pop(key).leave()
+        self.reads.let_go(node)
         for number, question in list(self._questions.items()):
             self._answered(number, question, node, b"")
 
@@ -305,6 +328,12 @@ class ClusterStreams(Subsystem):
             elif isinstance(frame, Unheard):
                 for consumer in self._requester(node, frame.client).pulls:
                     consumer.gone(self._far[node, frame.client], frame.topic)
+            elif isinstance(frame, ReadShown):
+                self.reads.shown(node, frame, self._broker.ctx.now)
+            elif isinstance(frame, ReadAsked):
+                self.reads.asked(node, frame, self._broker.ctx.now)
+            elif isinstance(frame, ReadEnded):
+                self.reads.ended(node, frame.reader)
             elif isinstance(frame, StreamsAsked):
                 self._hub.spend(REQUEST_WORK)
                 self.outbox.add(node, StreamsTold(frame.number, self.on_ask(frame.names)))
@@ -381,6 +410,7 @@ class ClusterStreams(Subsystem):
         if seen != self._seen and self.registry.known:
             self._seen = seen
             self.on_change()
+            self._hub.reads.far_readers.look(0)
 
     def finish(self, now: float) -> None:
         self._now = now
@@ -464,3 +494,29 @@ class FarPort(FarStreams):
 
     def gone(self, requester: Requester) -> None:
         self._streams.gone(requester)
+
+    def is_elsewhere(self, name: str) -> bool:
+        return self._streams.is_elsewhere(name)
+
+    def home_of(self, name: str) -> int:
+        return self._streams.home_of(name)
+
+    def subjects(self, name: str) -> list[bytes]:
+        entry = self._streams.registry.entries.get(name)
+        return [] if entry is None else entry.filters()
+
+    def ask_read(self, read: FarRead) -> int:
+        home = self._streams.home_of(read.stream)
+        if not self._streams.outbox.reaches(home):
+            return 0
+        self._streams.reads.ask(home, read)
+        return home
+
+    def end_read(self, home: int, reader: int) -> None:
+        self._streams.outbox.add(home, ReadEnded(reader))
+
+    def acknowledge_read(self, reply: bytes, payload: bytes) -> None:
+        self._streams.acknowledge(Requester(""), reply, payload, b"")
+
+    def tell_read(self, read: FarRead, told: ReadTold) -> None:
+        self._streams.reads.tell(read, told)

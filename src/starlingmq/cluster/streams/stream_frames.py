@@ -79,7 +79,49 @@ class Unheard(msgspec.Struct, array_like=True, tag=7):
     topic: bytes
 
 
-StreamFrame = ApiCall | AckPassed | ClientGone | Shown | StreamsAsked | StreamsTold | Unheard
+class ReadAsked(msgspec.Struct, array_like=True, tag=8):
+    """To a home: messages for an MQTT session. See core.streams.far_read.FarRead."""
+
+    reader: int
+    number: int
+    stream: str
+    filter: bytes
+    queue: bool
+    next: int
+    start: tuple[int, int, float]  # kind, offset, time
+    count: int
+    octets: int
+
+
+class ReadEnded(msgspec.Struct, array_like=True, tag=9):
+    """To a home: this reader wants nothing more."""
+
+    reader: int
+
+
+class ReadShown(msgspec.Struct, array_like=True, tag=10):
+    """From a home: a message for a reader. See core.streams.far_read.ReadTold. ``sequence`` 0: there is no message.
+    ``seconds``: until it expires; -1.0: never."""
+
+    reader: int
+    number: int
+    after: int
+    next: int
+    left: int
+    skipped: int
+    sequence: int
+    reply: bytes = b""
+    topic: bytes = b""
+    payload: bytes = b""
+    properties: bytes = b""
+    publisher: str = ""
+    qos: int = 0
+    seconds: float = -1.0
+
+
+StreamFrame = (
+    ApiCall | AckPassed | ClientGone | Shown | StreamsAsked | StreamsTold | Unheard | ReadAsked | ReadEnded | ReadShown
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(list[StreamFrame])

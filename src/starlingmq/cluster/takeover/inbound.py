@@ -32,8 +32,10 @@ from starlingmq.cluster.takeover.transfer_frames import (
 )
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED
 from starlingmq.core.session.session import Session
+from starlingmq.core.streams.stream_filters import OF_STREAMS
 
 UNVERSIONED: Final = -1
+NOT_ROUTED: Final = (b"$share/", *OF_STREAMS)  # what begins so gets no messages by its filter
 ASK_SECONDS: Final = 5.0  # until a connected source whose answer is missing is asked again; twice as long each time
 ASK_SECONDS_MAX: Final = 80.0
 
@@ -284,7 +286,7 @@ class InboundSession:
     def learn(self, node: int, head: Head) -> None:
         """Adds the filters of this source, and of former owners whose messages still go to it."""
         for granted in head.granted:
-            if not granted.whole.startswith(b"$share/"):
+            if not granted.whole.startswith(NOT_ROUTED):
                 self.former_filters[granted.whole] = None
         self.former_filters.update(dict.fromkeys(head.former_filters))
         self.sources[node].filters_unknown = head.unknown

@@ -11,7 +11,7 @@ def description(migrations: Migrations, outbound: OutboundSession, held: int, ex
     """``held``, ``expiry`` and ``left`` are the fields of Head of these names. No will is reported."""
     migrating = outbound.session
     granted = [
-        SubscriptionFrame(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids)
+        SubscriptionFrame(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids, g.position)
         for g in migrations.broker.mover.granted(migrating)
     ]
     last_id = 0 if migrating.window is None else migrating.window.last_id

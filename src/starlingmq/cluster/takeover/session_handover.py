@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starlingmq.cluster.takeover.inbound import InboundSession, Source
+from starlingmq.cluster.takeover.inbound import NOT_ROUTED, InboundSession, Source
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.inbound_states import InboundState, SourceState
 from starlingmq.cluster.takeover.migrations import Migrations
@@ -164,7 +164,7 @@ class SessionHandover:
         source = inbound.sources[migrations.me] = Source(migrating.epoch, SourceState.HANDING, True, True)
         inbound.session = there
         for granted in migrations.broker.mover.granted(migrating):
-            if not granted.whole.startswith(b"$share/"):
+            if not granted.whole.startswith(NOT_ROUTED):
                 inbound.former_filters[granted.whole] = None
         former, source.filters_unknown = migrations.former_filters(client_id, migrating)
         inbound.former_filters.update(former)

@@ -315,7 +315,8 @@ class TakeoverTarget:
     def _arrive(self, inbound: InboundSession, head: Head, floor: int, trail: Trail | None) -> None:
         left = head.left if head.left > 0.0 else float(head.expiry)
         granted = [
-            session_transfer.Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in head.granted
+            session_transfer.Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids, g.position)
+            for g in head.granted
         ]
         earlier = inbound.session
         session = inbound.session = self._migrations.broker.mover.arrive(

@@ -26,13 +26,14 @@ class TransferError(ValueError):
 
 class SubscriptionFrame(msgspec.Struct, array_like=True):
     """A subscription. ``whole`` is the filter as subscribed, including a $share prefix; ``ids`` are encoded
-    properties."""
+    properties, ``position`` is that in a stream."""
 
     whole: bytes
     qos: int
     no_local: bool
     retain_as_published: bool
     ids: bytes
+    position: bytes = b""
 
 
 class Part(msgspec.Struct, array_like=True):

@@ -149,6 +149,8 @@ class Ending:
         if session.expiry == 0:
             self.end(session)
             return
+        if session.reads is not None:
+            self.subscribing.reads.session_gone(session)
         self.delivery.pass_on(session, False)
         if session.expiry != NEVER:
             session.expires_at = ctx.now + session.expiry

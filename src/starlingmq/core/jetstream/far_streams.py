@@ -7,6 +7,7 @@ from mypy_extensions import mypyc_attr
 from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.messages.message import Message
 from starlingmq.core.router.router import Route
+from starlingmq.core.streams.far_read import FarRead, ReadTold
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -26,6 +27,36 @@ class FarStreams:
 
     def gone(self, requester: Requester) -> None:
         """Its connection has ended, and it has asked other nodes for messages."""
+        raise NotImplementedError
+
+    # Sessions of MQTT (core.jetstream.far_readers)
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether a stream of this name is another node's, as far as is known here."""
+        raise NotImplementedError
+
+    def home_of(self, name: str) -> int:
+        """The number of that node; 0: it is no member."""
+        raise NotImplementedError
+
+    def subjects(self, name: str) -> list[bytes]:
+        """The topics of a stream of another node."""
+        raise NotImplementedError
+
+    def ask_read(self, read: FarRead) -> int:
+        """Ask the home of a stream, in place of what the same reader has asked before. Returns the number of that node;
+        0: it is not reached."""
+        raise NotImplementedError
+
+    def end_read(self, home: int, reader: int) -> None:
+        raise NotImplementedError
+
+    def acknowledge_read(self, reply: bytes, payload: bytes) -> None:
+        """A message of a queue, for which ``reply`` stands."""
+        raise NotImplementedError
+
+    def tell_read(self, read: FarRead, told: ReadTold) -> None:
+        """From the home: the next of what was asked for."""
         raise NotImplementedError
 
 

@@ -491,7 +491,7 @@ class JetStream(JetStreamPort):
             self._again_at = now + AGAIN_SECONDS
         due = sooner(self._save_at, self._timers[0][0] if self._timers else 0.0)
         due = sooner(due, self._again_at)
-        due = sooner(due, self.reads.due_at)
+        due = sooner(due, sooner(self.reads.due_at, self.reads.far_readers.due_at))
         self.due_at = sooner(due, self._ends[0][0] if self._ends else 0.0)
 
     def _show_news(self) -> None:

@@ -24,6 +24,8 @@ from starlingmq.core.context.ready import FACT_WITH, SUBSCRIPTION_PUT, Write
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.delivery.group_engine import GroupEngine
 from starlingmq.core.groups.group import Group
+from starlingmq.core.jetstream.far_readers import FarReaders, FarReading, may_have, position, read_position
+from starlingmq.core.jetstream.far_streams import FarStreams
 from starlingmq.core.jetstream.work_queues import WorkQueues
 from starlingmq.core.limits.access import PART, WHOLE, Rights
 from starlingmq.core.messages.message import Message
@@ -31,6 +33,7 @@ from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.nats.jetstream_port import JetStreamPort
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.session import Client, Session, Subscription
+from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.feeder import GROUP, POSITION_FACT, Feeder, Reading, begin, numbered
 from starlingmq.core.streams.read_port import ReadPort
 from starlingmq.core.streams.sequenced_stream import TOPICS_SHIFT, SequencedStream, drop_fact, put_fact
@@ -48,7 +51,8 @@ AGAIN_SECONDS: Final = 1.0  # after a failed read
 READINGS_PER_UNIT: Final = 32  # of one session that are looked at for the work of one message
 
 UNKNOWN: Final = "there is no stream with one sequence of this name"
-CLUSTERED: Final = "MQTT clients cannot read streams with one sequence in a cluster"
+NO_JETSTREAM: Final = "streams with one sequence are not served here"
+NO_GROUPS: Final = "in a cluster shared groups cannot read streams: use $queue/NAME"
 GROUPS_FULL: Final = "too many groups read this stream"
 READS_FULL: Final = "this session reads too many streams, or too many filters of one"
 NO_READING: Final = "the rules do not let this client read the stream (allow: stream)"
@@ -62,6 +66,8 @@ class MqttReaders(ReadPort):
     groups: GroupEngine
     subscribing: Subscribing
     queues: WorkQueues
+    far_readers: FarReaders
+    far: FarStreams | None  # those of other nodes; None: there are no other nodes
     streams: dict[str, SequencedStream]  # of the hub
     jetstream: JetStreamPort
     due_at: float  # 0.0: never
@@ -88,6 +94,8 @@ class MqttReaders(ReadPort):
         self.groups = groups
         self.subscribing = subscribing
         self.queues = WorkQueues(ctx, router, delivery, subscribing)
+        self.far_readers = FarReaders(ctx, delivery, subscribing)
+        self.far = None
         self.streams = streams
         self.jetstream = jetstream
         self.due_at = 0.0
@@ -112,21 +120,25 @@ class MqttReaders(ReadPort):
             parsed = parse_stream_filter(request.filter if share is None else share[1])
         except ValueError as error:
             return self._no(Reason.TOPIC_FILTER_INVALID, str(error))
-        if not self.jetstream.enabled or self.ctx.cluster.interest is not None:
-            return self._no(Reason.IMPLEMENTATION_SPECIFIC_ERROR, CLUSTERED)
+        clustered = self.ctx.cluster.interest is not None
+        if not self.jetstream.enabled or (clustered and self.far is None):
+            return self._no(Reason.IMPLEMENTATION_SPECIFIC_ERROR, NO_JETSTREAM)
+        if clustered and share is not None:
+            return self._no(Reason.IMPLEMENTATION_SPECIFIC_ERROR, NO_GROUPS)
         if parsed.queue and share is not None:
             return self._no(Reason.TOPIC_FILTER_INVALID, "a queue is shared by all its subscribers, without $share")
         refusal = self.subscribing.refusal_of(client, session, request.filter, parsed.wanted(), group)
         if refusal != 0:
             self.why = ""
             return refusal
-        stream = self.streams.get(parsed.name)
-        if stream is None:
+        elsewhere = self.far is not None and self.far.is_elsewhere(parsed.name)
+        stream = None if elsewhere else self.streams.get(parsed.name)
+        if stream is None and not elsewhere:
             return self._no(Reason.TOPIC_FILTER_INVALID, UNKNOWN)
         rights = client.rights
         if rights is not None and not rights.may_read(parsed.name.encode()):
             return self._no(Reason.NOT_AUTHORIZED, NO_READING)
-        if rights is not None and (group or parsed.queue) and not self._all(rights, parsed, stream):
+        if rights is not None and (group or parsed.queue) and not self._all(rights, parsed):
             return self._no(Reason.NOT_AUTHORIZED, NOT_ALL)
         start = parsed.start
         if start is None:
@@ -154,9 +166,17 @@ class MqttReaders(ReadPort):
         parsed: StreamFilter,
         group: bytes,
         start: Start,
-        stream: SequencedStream,
+        stream: SequencedStream | None,
     ) -> int:
-        """Returns the reason why it cannot, or 0."""
+        """``stream`` None: it is another node's. Returns the reason why it cannot, or 0."""
+        if stream is None:
+            earlier = self._feeder_of(session, whole)
+            if earlier is not None:  # of a stream that was here
+                self._end(earlier)
+            if session.reads is not None and len(session.reads) >= READS_MAX and whole not in session.reads:
+                return self._no(Reason.QUOTA_EXCEEDED, READS_FULL)
+            self.far_readers.add(session, whole, subscription, parsed, start)
+            return 0
         if parsed.queue:
             self.why = self.queues.join(session, whole, subscription, parsed, stream)
             return Reason.QUOTA_EXCEEDED if self.why else 0
@@ -183,11 +203,14 @@ class MqttReaders(ReadPort):
         self.why = why
         return reason
 
-    @staticmethod
-    def _all(rights: Rights, parsed: StreamFilter, stream: SequencedStream) -> bool:
+    def _all(self, rights: Rights, parsed: StreamFilter) -> bool:
         """Whether a client may have all that a stream may give it. A member that may not would lose messages for the
         others."""
-        wanted = parsed.filters() or stream.filters
+        wanted = parsed.filters()
+        if not wanted and self.far is not None and self.far.is_elsewhere(parsed.name):
+            wanted = self.far.subjects(parsed.name)
+        elif not wanted and parsed.name in self.streams:
+            wanted = self.streams[parsed.name].filters
         return all(rights.may_subscribe(each, b"") for each in wanted)
 
     def allows(self, rights: Rights, whole: bytes) -> bool:
@@ -199,9 +222,8 @@ class MqttReaders(ReadPort):
             return False
         group = b"" if share is None else share[0]
         granted = rights.granted(parsed.wanted(), group)
-        stream = self.streams.get(parsed.name)
-        if stream is not None and (group or parsed.queue):
-            return granted == WHOLE and self._all(rights, parsed, stream)
+        if group or parsed.queue:
+            return granted == WHOLE and self._all(rights, parsed)
         return granted in (PART, WHOLE)
 
     def _new_feeder(self, stream: SequencedStream, parsed: StreamFilter, start: Start, fact: bytes) -> Feeder:
@@ -215,12 +237,15 @@ class MqttReaders(ReadPort):
         feeder.next = begin(stream, feeder.selection, start) if position is None else position
         if position is not None and not filters and feeder.next < stream.index.first:
             feeder.skipped = stream.index.first - feeder.next
-        of_stream = self._feeders.get(stream)
-        if of_stream is None:
-            of_stream = self._feeders[stream] = {}
-        of_stream[feeder] = None
-        stream.watch(feeder, filters)
+        self._watch(feeder)
         return feeder
+
+    def _watch(self, feeder: Feeder) -> None:
+        of_stream = self._feeders.get(feeder.stream)
+        if of_stream is None:
+            of_stream = self._feeders[feeder.stream] = {}
+        of_stream[feeder] = None
+        feeder.stream.watch(feeder, feeder.filters)
 
     def _attach(self, feeder: Feeder, session: Session, whole: bytes, subscription: Subscription) -> None:
         feeder.session = session
@@ -259,6 +284,8 @@ class MqttReaders(ReadPort):
             session.reads = None
         if isinstance(found, Feeder):
             self._end(found)
+        elif isinstance(found, FarReading):
+            self.far_readers.end(found)
         elif found is not None:
             self.queues.leave(session, found, whole)
 
@@ -339,7 +366,9 @@ class MqttReaders(ReadPort):
         if share is not None:
             subscription.filter = parsed.plain
         stream = self.streams.get(parsed.name)
-        if parsed.queue:
+        if stream is None and share is None:
+            self._restore_far(session, whole, subscription, parsed)
+        elif parsed.queue:
             self.queues.restore(session, whole, subscription, parsed)
         elif share is not None:
             self.router.join(share[0], subscription)
@@ -348,6 +377,36 @@ class MqttReaders(ReadPort):
         elif stream is not None:
             feeder = self._new_feeder(stream, parsed, Start(NEW), _session_fact(session, whole))
             self._attach(feeder, session, whole, subscription)
+
+    def _restore_far(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
+        """A stream that is not here: of another node, or there is none any more."""
+        self.far_readers.add(session, whole, subscription, parsed, None)
+        stored = self._stored.pop(POSITION_FACT + _session_fact(session, whole), b"")
+        found = None if session.reads is None else session.reads.get(whole)
+        if stored.startswith(b"0 ") and isinstance(found, FarReading):
+            found.stored = True
+            found.begin_at(stored)
+        if parsed.queue:
+            self.queues.renumber(session)
+
+    # A session that leaves, or arrives from another node
+
+    def position_of(self, session: Session, whole: bytes) -> bytes:
+        found = None if session.reads is None else session.reads.get(whole)
+        if isinstance(found, Feeder):
+            return position(found.next, None)
+        return found.value() if isinstance(found, FarReading) else b""
+
+    def set_position(self, session: Session, whole: bytes, position: bytes) -> None:
+        found = None if session.reads is None else session.reads.get(whole)
+        if isinstance(found, Feeder):
+            next, start = read_position(position)
+            found.next = next or begin(found.stream, found.selection, start)
+            self._keep_position(found, session.expiry != 0)
+            found.wake()
+        elif isinstance(found, FarReading):
+            found.begin_at(position)
+            self.far_readers.note(found)
 
     def restored(self) -> None:
         """All sessions are restored. Groups whose members were lost wait for others; other positions are removed."""
@@ -385,6 +444,11 @@ class MqttReaders(ReadPort):
             for each in reads.values():
                 cast(Reading, each).wake()
 
+    def session_gone(self, session: Session) -> None:
+        for each in [] if session.reads is None else list(session.reads.values()):
+            if isinstance(each, FarReading):
+                self.far_readers.close(each)
+
     def group_advanced(self, feeder: object) -> None:
         found = cast(Feeder, feeder)
         if found.waits:
@@ -393,14 +457,53 @@ class MqttReaders(ReadPort):
 
     def settle(self, outgoing: Outgoing, refused: bool) -> None:
         self.queues.settle(outgoing, refused)
+        self.far_readers.settle(outgoing, refused)
 
     def give_back(self, outgoing: Outgoing) -> None:
-        self.queues.settle(outgoing, True)
+        self.settle(outgoing, True)
+
+    # Sessions of other nodes, at the home of the stream
+
+    def read_for(self, read: FarRead, stream: SequencedStream) -> Feeder:
+        """They get what ``read`` asks for, as it comes, until ``end_for``."""
+        filters = [read.filter] if read.filter else []
+        feeder = Feeder(stream, filters, read.next, b"", self._active)
+        feeder.far = read
+        index = stream.index
+        if read.next == 0 or read.next > index.last + 1:
+            if read.start.kind == LATEST and not feeder.selection.exact:
+                self.ctx.work -= len(index.topics) >> TOPICS_SHIFT
+            feeder.next = begin(stream, feeder.selection, read.start if read.next == 0 else Start(NEW))
+            self._tell(read, ReadTold(read, 0, feeder.next))
+        elif not filters and read.next < index.first:
+            read.skipped = index.first - read.next
+        self._watch(feeder)
+        feeder.wake()
+        return feeder
+
+    def end_for(self, feeder: Feeder) -> None:
+        if feeder in self._feeders.get(feeder.stream, {}):
+            self._end(feeder)
+
+    def _tell(self, read: FarRead, told: ReadTold) -> None:
+        if self.far is not None:
+            self.far.tell_read(read, told)
+
+    def _send(self, feeder: Feeder, read: FarRead, message: Message, seq: int) -> None:
+        read.count -= 1
+        read.octets -= message.size()
+        if read.octets <= 0:
+            read.count = 0
+        told = ReadTold(read, read.next, seq + 1)
+        told.message, told.sequence = message, seq
+        told.skipped, read.skipped = read.skipped, 0
+        read.next = seq + 1
+        self._tell(read, told)
 
     # Turns
 
     def pending(self) -> bool:
-        return len(self._active) != 0
+        return len(self._active) != 0 or self.far_readers.pending()
 
     def turn(self) -> None:
         if self._gone and self.ctx.recording and not self.ctx.refusing:
@@ -412,6 +515,7 @@ class MqttReaders(ReadPort):
             for feeder in self._later:
                 feeder.wake()
             self._later = {}
+        self.far_readers.turn()
         if not self._active:
             return
         left = TURN_BUDGET
@@ -427,6 +531,8 @@ class MqttReaders(ReadPort):
                 feeder.moved = False
                 feeder.stored = True
                 put_fact(self.ctx, feeder.fact, feeder.value())
+            if feeder.far is not None and feeder.far.count <= 0:
+                self._end(feeder)
             if given != 0:
                 left -= given
                 self._last(feeder)
@@ -478,7 +584,9 @@ class MqttReaders(ReadPort):
 
     def _has_room(self, feeder: Feeder) -> bool:
         """Whether the receiver can take a message now. If not, it says when it can."""
-        group = feeder.group
+        group, far = feeder.group, feeder.far
+        if far is not None:
+            return far.count > 0
         if feeder.begins:
             feeder.begins = False
             feeder.wake()
@@ -511,6 +619,9 @@ class MqttReaders(ReadPort):
 
     def _give(self, feeder: Feeder, message: Message, seq: int) -> None:
         ctx = self.ctx
+        if feeder.far is not None:
+            self._send(feeder, feeder.far, message, seq)
+            return
         if message.expired(ctx.now):
             self._drop(feeder, "expired", message.topic)  # [MQTT-3.3.2-5]
             return
@@ -525,7 +636,7 @@ class MqttReaders(ReadPort):
         assert session is not None and subscription is not None
         client = session.client
         assert client is not None
-        if client.rights is not None and not self._may_receive(client.rights, feeder, message.topic):
+        if client.rights is not None and not may_have(client.rights, feeder.stream.name, message.topic):
             return
         if subscription.no_local and message.publisher == session.client_id:
             return
@@ -536,10 +647,6 @@ class MqttReaders(ReadPort):
             return
         self.delivery.transmit_acknowledged(session, client, self.delivery.window(session, client), outgoing)
         self._store_position(feeder, outgoing.message, session.expiry != 0)
-
-    @staticmethod
-    def _may_receive(rights: Rights, feeder: Feeder, topic: bytes) -> bool:
-        return rights.may_receive(topic) and rights.may_receive(b"$stream/%b/%b" % (feeder.stream.name.encode(), topic))
 
     def _store_position(self, feeder: Feeder, message: Message, stored: bool) -> None:
         """In the record of the message itself, which is stored whole or not at all."""
@@ -553,6 +660,10 @@ class MqttReaders(ReadPort):
         feeder.moved = self.ctx.recording and stored
 
     def _skip(self, feeder: Feeder) -> None:
+        if feeder.far is not None:
+            feeder.far.skipped += feeder.skipped
+            feeder.skipped = 0
+            return
         name = feeder.session.client_id if feeder.session is not None else ""
         if feeder.session is not None:
             feeder.session.dropped += feeder.skipped
@@ -578,6 +689,8 @@ def _parsed(filter: bytes) -> StreamFilter | None:
 
 
 def _position(value: bytes, stream: SequencedStream) -> int | None:
-    """None: it is about an earlier stream of that name."""
+    """None: it is about an earlier stream of that name. Number 0: of a session that another node had."""
     number, _, next = value.partition(b" ")
+    if int(number) == 0:
+        return read_position(value)[0] or None
     return int(next) if int(number) == stream.number else None

@@ -138,8 +138,16 @@ class WorkQueues:
         self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter, stream: SequencedStream
     ) -> str:
         """Returns the reason why it cannot, or ""."""
-        name = consumer_name(parsed.filter)
-        filters = queue_filters(parsed.filter)
+        why = self.provide(parsed.filter, stream)
+        if not why:
+            self._add(session, whole, subscription, parsed)
+        return why
+
+    def provide(self, filter: bytes, stream: SequencedStream) -> str:
+        """Make the consumer that is the queue for a filter, unless there is one. Returns the reason why it cannot, or
+        ""."""
+        name = consumer_name(filter)
+        filters = queue_filters(filter)
         if name not in stream.consumers:
             if self.maker is None:
                 return "there are no queues here"
@@ -151,13 +159,16 @@ class WorkQueues:
                 return str(error)
         if not is_queue(cast(BoundConsumer, stream.consumers[name]), filters):
             return f"consumer {name} of this stream is no queue for this filter"
-        self._add(session, whole, subscription, parsed)
         return ""
 
     def restore(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
         """At a start, before the consumers are restored."""
-        self._restored[session] = None
+        self.renumber(session)
         self._add(session, whole, subscription, parsed)
+
+    def renumber(self, session: Session) -> None:
+        """A session of a store has had messages of a queue, which are not in its window any more."""
+        self._restored[session] = None
 
     def _add(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
         queue = self._queue(parsed.name, consumer_name(parsed.filter))
@@ -250,16 +261,16 @@ class WorkQueues:
         wanted = 0
         share = max(1, ASKED_MAX // max(1, len(queue.ready)))  # a burst is for all of them
         for member in list(queue.ready):
-            room = min(share, self._room(member))
-            if room == 0:
+            qos = member.subscription.qos
+            count = min(share, room(self.ctx, self.delivery, member.session, qos, False))
+            if count == 0:
                 del queue.ready[member]
                 member.waits = True
                 continue
-            reader.consumer.requests.add(
-                PullRequest(b"", room, self._octets(member), 0.0, False, 0.0, member, self.ctx.now)
-            )
+            space = octets(self.ctx, member.session, qos)
+            reader.consumer.requests.add(PullRequest(b"", count, space, 0.0, False, 0.0, member, self.ctx.now))
             asked.append(member)
-            wanted += room
+            wanted += count
             if wanted >= ASKED_MAX:
                 break
         return asked
@@ -275,31 +286,6 @@ class WorkQueues:
                 served -= 1
         if served != 0:
             cast(WorkQueue, reader.queue).wake()
-
-    def _octets(self, member: QueueMember) -> int:
-        """The bytes for which it has room; one message may have more."""
-        session = member.session
-        client, window = session.client, session.window
-        left = self.ctx.write_buffer - (0 if client is None else client.size)
-        if window is not None and window.max_bytes != 0 and member.subscription.qos != 0:
-            left = min(left, window.max_bytes - window.bytes)
-        return max(1, left)
-
-    def _room(self, member: QueueMember) -> int:
-        session = member.session
-        client = session.client
-        if client is None or session.ended or session.moving is not None:
-            return 0
-        queue = session.queue
-        if client.blocked or client.size > self.ctx.write_buffer or (queue is not None and len(queue) != 0):
-            return 0
-        if member.subscription.qos == 0:
-            return UNACKNOWLEDGED_MAX
-        if member.subscription.qos == 2 and self.ctx.refusing and session.expiry != 0:
-            self.delivery.wait(session)
-            return 0
-        window = self.delivery.window(session, client)
-        return 0 if window.full() else min(window.limit - len(window.entries), ASKED_MAX)
 
     def deliver(self, member: QueueMember, effect: Deliver) -> None:
         queue, session, subscription, seq = member.queue, member.session, member.subscription, effect.sequence
@@ -393,6 +379,32 @@ class WorkQueues:
         except MqttError:
             return 0
         return self.delivery.fan_out(letter, route, None)
+
+
+def room(ctx: Context, delivery: Delivery, session: Session, qos: int, stored: bool) -> int:
+    """The messages of a stream that its client can take now. ``stored``: also those at QoS 1."""
+    client = session.client
+    if client is None or session.ended or session.moving is not None:
+        return 0
+    queue = session.queue
+    if client.blocked or client.size > ctx.write_buffer or (queue is not None and len(queue) != 0):
+        return 0
+    if qos == 0:
+        return UNACKNOWLEDGED_MAX
+    if (qos == 2 or stored) and ctx.refusing and session.expiry != 0:
+        delivery.wait(session)
+        return 0
+    window = delivery.window(session, client)
+    return 0 if window.full() else min(window.limit - len(window.entries), ASKED_MAX)
+
+
+def octets(ctx: Context, session: Session, qos: int) -> int:
+    """The bytes for which its client has room; one message may have more."""
+    client, window = session.client, session.window
+    left = ctx.write_buffer - (0 if client is None else client.size)
+    if window is not None and window.max_bytes != 0 and qos != 0:
+        left = min(left, window.max_bytes - window.bytes)
+    return max(1, left)
 
 
 def is_queue(reader: BoundConsumer, filters: list[bytes]) -> bool:

@@ -30,14 +30,18 @@ BATCH_BYTES: Final = 256 * 1024
 
 
 class Granted:
-    """A subscription as the client sent it, $share prefix included."""
+    """A subscription as the client sent it, $share prefix included. ``position``: in a stream, as
+    ``MqttReaders`` stores it; b"": none."""
 
-    def __init__(self, whole: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes) -> None:
+    def __init__(
+        self, whole: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes, position: bytes = b""
+    ) -> None:
         self.whole = whole
         self.qos = qos
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.ids = ids
+        self.position = position
 
 
 class SessionTransfer:
@@ -144,7 +148,8 @@ class SessionTransfer:
     def granted(self, session: Session) -> list[Granted]:
         found: list[Granted] = []
         for whole, entry in session.subscriptions():
-            found.append(Granted(whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids))
+            position = b"" if session.reads is None else self.subscribing.reads.position_of(session, whole)
+            found.append(Granted(whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids, position))
         return found
 
     def take_window(self, session: Session) -> list[Outgoing]:
@@ -271,6 +276,8 @@ class SessionTransfer:
             self.restoring.subscription(
                 session, entry.whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids
             )
+            if entry.position:
+                self.subscribing.reads.set_position(session, entry.whole, entry.position)
             subscription = session.subscription(entry.whole)
             assert subscription is not None
             self.subscribing.count(entry.whole, session, before, subscription, arrives=True)
@@ -324,3 +331,5 @@ class SessionTransfer:
             if client is not None:
                 client.plain = client.max_packet == 0 and client.alias_out_limit == 0
         self.delivery.let_in(session, opened)
+        if session.reads is not None:
+            self.subscribing.reads.session_connected(session)

@@ -49,7 +49,7 @@ from starlingmq.core.streams.effects import (
 from starlingmq.core.streams.flow_window import FlowWindow, Pace, block_size, headers_of
 from starlingmq.core.streams.go_durations import duration_text
 from starlingmq.core.streams.pending_messages import Pending, PendingMessages
-from starlingmq.core.streams.pull_requests import PullRequest, PullRequests, read_request
+from starlingmq.core.streams.pull_requests import FOR_QUEUE, PullRequest, PullRequests, read_request
 from starlingmq.core.topics.topics import meet
 from starlingmq.core.turn.timers import sooner
 
@@ -530,7 +530,7 @@ class JetStreamConsumer:
 
     def _fits(self, request: PullRequest, size: int) -> bool:
         if size > request.octets:
-            if request.reply or request.sent != 0:
+            if (request.reply and request.reply != FOR_QUEUE) or request.sent != 0:
                 return False
             size = request.octets  # a member of a work queue gets one message of any size
         request.octets -= size

@@ -16,6 +16,7 @@ from mypy_extensions import trait
 from starlingmq.core.groups.group import Group
 from starlingmq.core.messages.message import Message
 from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.streams.far_read import FarRead
 from starlingmq.core.streams.message_index import TopicSelection
 from starlingmq.core.streams.sequenced_stream import TOPICS_SHIFT, SequencedStream, StreamWatcher
 from starlingmq.core.streams.stream_filters import EARLIEST, LATEST, OFFSET, TIMESTAMP, Start
@@ -40,7 +41,7 @@ class Reading:
 
 
 class Feeder(StreamWatcher, Reading):
-    """``session`` and ``subscription``, or ``group``, are the receiver."""
+    """``session`` and ``subscription``, ``group``, or ``far`` are the receiver."""
 
     stream: SequencedStream
     filters: list[bytes]
@@ -50,6 +51,7 @@ class Feeder(StreamWatcher, Reading):
     session: Session | None
     subscription: Subscription | None
     group: Group | None
+    far: FarRead | None  # for a session of another node
     whole: bytes  # the filter as subscribed, of a session
     cost: int  # of the last search, as messages
     fact: bytes
@@ -70,6 +72,7 @@ class Feeder(StreamWatcher, Reading):
         self.session = None
         self.subscription = None
         self.group = None
+        self.far = None
         self.whole = b""
         self.cost = 0
         self.fact = POSITION_FACT + fact

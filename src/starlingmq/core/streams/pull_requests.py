@@ -20,6 +20,7 @@ from starlingmq.core.turn.timers import sooner
 
 PER_REQUEST: Final = 1e-6  # seconds between two looks, for each request that waits
 COUNT_MAX: Final = 1 << 31
+FOR_QUEUE: Final = b"$queue"  # the reply topic of a request for a work queue's member at another node
 HEARTBEAT_MIN: Final = 0.1  # seconds; that of push consumers in nats-server
 
 

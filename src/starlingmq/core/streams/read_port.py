@@ -32,6 +32,14 @@ class ReadPort:
         """A subscription of the store, at a start."""
         raise NotImplementedError
 
+    def position_of(self, session: Session, whole: bytes) -> bytes:
+        """What the session is to get next by this subscription, for ``set_position``; b"": it has no position."""
+        raise NotImplementedError
+
+    def set_position(self, session: Session, whole: bytes, position: bytes) -> None:
+        """The session has arrived from another node with this position."""
+        raise NotImplementedError
+
     def allows(self, rights: Rights, whole: bytes) -> bool:
         """Whether a subscription may go on with other rights."""
         raise NotImplementedError
@@ -42,6 +50,10 @@ class ReadPort:
 
     def session_connected(self, session: Session) -> None:
         """It is about to send its window again."""
+        raise NotImplementedError
+
+    def session_gone(self, session: Session) -> None:
+        """Its connection has ended."""
         raise NotImplementedError
 
     def group_advanced(self, feeder: object) -> None:

@@ -421,10 +421,10 @@ class Subscribing:
         after: Subscription | None,
         arrives: bool = False,
     ) -> None:
-        """Count what this node wants from the others. Topics with figures and events of each node, and its own
-        subscribers, are left out. ``arrives``: with its session, from another node."""
+        """Count what this node wants from the others. Topics with figures and events of each node, its own
+        subscribers and streams are left out. ``arrives``: with its session, from another node."""
         interest = self.ctx.cluster.interest
-        if interest is None or session.node != 0 or of_the_node(whole):
+        if interest is None or session.node != 0 or of_the_node(whole) or whole.startswith(OF_STREAMS):
             return
         if after is not None and arrives and before is None:
             interest.arrive(whole, session, after)

@@ -1,0 +1,154 @@
+"""Frames of the MQTT sessions that read streams of other nodes (core.jetstream.far_readers), at both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from starlingmq.cluster.streams.frame_outbox import FrameOutbox
+from starlingmq.cluster.streams.stream_frames import ReadAsked, ReadEnded, ReadShown
+from starlingmq.core.jetstream.bound_consumer import BoundConsumer
+from starlingmq.core.jetstream.hub import JetStream
+from starlingmq.core.jetstream.requesters import Requester
+from starlingmq.core.jetstream.work_queues import consumer_name
+from starlingmq.core.messages.message import Message
+from starlingmq.core.streams.acknowledgements import ack_subject
+from starlingmq.core.streams.far_read import FarRead, ReadTold
+from starlingmq.core.streams.feeder import Feeder
+from starlingmq.core.streams.pull_requests import FOR_QUEUE
+from starlingmq.core.streams.stream_filters import Start
+
+
+class QueueReader(Requester):
+    """A member of a work queue at another node, at the home of the stream."""
+
+    def __init__(self, read: FarRead, node: int, reads: FarReads) -> None:
+        super().__init__("")
+        self.read = read
+        self.node = node
+        self.ended = False
+        self._reads = reads
+
+    def is_gone(self) -> bool:
+        return self.ended
+
+    def listens(self, topic: bytes) -> bool:
+        return not self.ended and self._reads.outbox.reaches(self.node)
+
+    def give(self, topic: bytes, message: Message, reply: bytes) -> None:
+        self.read.count -= 1
+        told = ReadTold(self.read, 0, 0)
+        found = ack_subject(reply)
+        told.message, told.reply, told.sequence = message, reply, 0 if found is None else found.sequence
+        self._reads.tell(self.read, told)
+
+    def tell(self, topic: bytes, block: bytes, reply: bytes) -> None:
+        """A status: the request is over."""
+        self.read.count = 0
+        self._reads.tell(self.read, ReadTold(self.read, 0, 0))
+
+    def leave(self) -> None:
+        self.ended = True
+        super().leave()
+
+
+class FarReads:
+    """``is_here``: whether this node is the home of a stream."""
+
+    def __init__(self, outbox: FrameOutbox, hub: JetStream, is_here: Callable[[str], bool]) -> None:
+        self.outbox = outbox
+        self._hub = hub
+        self._is_here = is_here
+        self._open: dict[tuple[int, int], Feeder | QueueReader] = {}
+
+    # The node of the session
+
+    def ask(self, home: int, read: FarRead) -> None:
+        start = (read.start.kind, read.start.offset, read.start.time)
+        self.outbox.add(
+            home,
+            ReadAsked(
+                read.reader,
+                read.number,
+                read.stream,
+                read.filter,
+                read.queue,
+                read.next,
+                start,
+                read.count,
+                read.octets,
+            ),
+        )
+
+    def shown(self, node: int, shown: ReadShown, now: float) -> None:
+        read = FarRead(shown.reader, shown.number, "", b"", False, 0, Start(0), shown.left, 0)
+        told = ReadTold(read, shown.after, shown.next)
+        told.skipped, told.sequence, told.reply = shown.skipped, shown.sequence, shown.reply
+        if shown.sequence != 0:
+            until = now + shown.seconds if shown.seconds >= 0.0 else 0.0
+            told.message = Message(
+                shown.topic, shown.payload, shown.qos, False, shown.properties, until, shown.publisher, now
+            )
+        if not self._hub.reads.far_readers.told(told):
+            self.outbox.add(node, ReadEnded(shown.reader))
+
+    # The home
+
+    def asked(self, node: int, asked: ReadAsked, now: float) -> None:
+        self.ended(node, asked.reader)
+        start = Start(*asked.start)
+        read = FarRead(
+            asked.reader,
+            asked.number,
+            asked.stream,
+            asked.filter,
+            asked.queue,
+            asked.next,
+            start,
+            asked.count,
+            asked.octets,
+        )
+        read.node = node
+        stream = self._hub.streams.get(asked.stream)
+        if stream is None or not self._is_here(asked.stream):
+            return  # the other node learns the home from the registry, and asks there
+        if not asked.queue:
+            self._open[node, asked.reader] = self._hub.reads.read_for(read, stream)
+            return
+        if self._hub.reads.queues.provide(asked.filter, stream):
+            return
+        reader = cast(BoundConsumer, stream.consumers[consumer_name(asked.filter)])
+        requester = self._open[node, asked.reader] = QueueReader(read, node, self)
+        reader.source.look()
+        reader.consumer.pull(FOR_QUEUE, read.count, 0.0, False, read.octets, 0.0, requester, now)
+        requester.waits_for(reader.consumer)
+        reader.wake()
+
+    def tell(self, read: FarRead, told: ReadTold) -> None:
+        shown = ReadShown(
+            told.reader, told.number, told.after, told.next, told.left, told.skipped, told.sequence, told.reply
+        )
+        message = told.message
+        if message is not None:
+            shown.topic, shown.payload, shown.properties = message.topic, message.payload, message.properties
+            shown.publisher, shown.qos = message.publisher, message.qos
+            if message.expires_at != 0.0:
+                shown.seconds = max(message.expires_at - self._hub.ctx.now, 0.0)
+        self.outbox.add(read.node, shown)
+        if told.left == 0:
+            self._open.pop((read.node, read.reader), None)
+
+    def ended(self, node: int, reader: int) -> None:
+        found = self._open.pop((node, reader), None)
+        if isinstance(found, Feeder):
+            self._hub.reads.end_for(found)
+        elif found is not None:
+            found.leave()
+
+    def nodes(self) -> set[int]:
+        return {node for node, _ in self._open}
+
+    def let_go(self, node: int) -> None:
+        """It has restarted, or is no member any more."""
+        for key in [key for key in self._open if key[0] == node]:
+            self.ended(*key)

@@ -1,0 +1,387 @@
+"""MQTT sessions that read streams of other nodes: ``$stream/NAME`` and ``$queue/NAME`` in a cluster.
+
+::
+
+    node of the session                                 home of the stream (core.jetstream.stream_readers)
+    room in the window --ReadAsked: from ``next``-----> messages that match, and those that come later,
+    given to the client <--ReadTold, one by one-------- until there are as many as asked for
+    PUBACK of a queue --acknowledgement---------------> its consumer
+
+The law of ``$stream``:
+
+- The position is the session's: it is stored here, with the message that it follows, and moves with the session. A home
+  keeps nothing that could be lost.
+- ``ReadTold`` says what it follows (``after``). If that is not ``next``, some are missing, and are asked for again.
+- A request replaces the one before, whose answers are ignored. So each frame may be lost, doubled or late: a request
+  that is not heard of is repeated after ``AGAIN_SECONDS``, and at once when the way to the home is new.
+
+A queue is a consumer at the home, which delivers again what is not acknowledged. A session of it has no position.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import FACT_WITH, Write
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.groups.member_selection import accepts
+from starlingmq.core.jetstream.far_streams import FarStreams
+from starlingmq.core.jetstream.work_queues import DELIVERIES, NAK_SECONDS, octets, room
+from starlingmq.core.limits.access import Rights
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.streams.acknowledgements import ack_subject
+from starlingmq.core.streams.far_read import FarRead, ReadTold
+from starlingmq.core.streams.feeder import POSITION_FACT, Reading, numbered
+from starlingmq.core.streams.sequenced_stream import drop_fact, put_fact
+from starlingmq.core.streams.stream_filters import NEW, Start, StreamFilter
+from starlingmq.core.subscribe.subscribing import Subscribing
+from starlingmq.wire.primitives import encode_two
+
+AGAIN_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 1.0  # between looks whether a home is reached again
+HELD_MAX: Final = 65_536  # messages of a queue that wait for acknowledgements here
+ACK: Final = b"+ACK"
+NAK: Final = b'-NAK {"delay": %d}' % int(NAK_SECONDS * 1e9)
+
+
+class FarReading(Reading):
+    """``next`` 0: it begins at ``start``. ``left``: messages that the open request may still bring; 0: none is open."""
+
+    session: Session
+    subscription: Subscription
+    whole: bytes
+    parsed: StreamFilter
+    start: Start
+    fact: bytes
+    next: int
+    number: int  # of the reading
+    home: int  # the node of its last request; 0: that was not reached
+    asked: int  # number of its last request
+    left: int
+    heard_at: float
+    stored: bool  # the store has ``fact``
+    moved: bool  # ``next`` is to be stored
+    held: dict[int, bytes]  # of a queue: by ticket, where a message is acknowledged
+    later: list[ReadTold]  # of a queue: those that the session has no room for
+    ready: dict[FarReading, None]
+
+    def __init__(
+        self,
+        number: int,
+        session: Session,
+        subscription: Subscription,
+        whole: bytes,
+        parsed: StreamFilter,
+        start: Start,
+        ready: dict[FarReading, None],
+    ) -> None:
+        self.waits = False
+        self.number = number
+        self.session = session
+        self.subscription = subscription
+        self.whole = whole
+        self.parsed = parsed
+        self.start = start
+        self.fact = POSITION_FACT + b"%d/%b" % (session.number, whole)
+        self.next = 0
+        self.home = 0
+        self.asked = 0
+        self.left = 0
+        self.heard_at = 0.0
+        self.stored = False
+        self.moved = False
+        self.held = {}
+        self.later = []
+        self.ready = ready
+
+    def wake(self) -> None:
+        self.ready[self] = None
+
+    def value(self) -> bytes:
+        return position(self.next, self.start)
+
+    def begin_at(self, position: bytes) -> None:
+        self.next, self.start = read_position(position)
+
+
+class FarReaders:
+    """``due_at``: of the next turn; 0.0: never."""
+
+    ctx: Context
+    delivery: Delivery
+    subscribing: Subscribing
+    far: FarStreams | None
+    due_at: float
+    _readings: dict[int, FarReading]
+    _ready: dict[FarReading, None]
+    _tickets: int
+    _numbers: int
+
+    def __init__(self, ctx: Context, delivery: Delivery, subscribing: Subscribing) -> None:
+        self.ctx = ctx
+        self.delivery = delivery
+        self.subscribing = subscribing
+        self.far = None
+        self.due_at = 0.0
+        self._readings = {}
+        self._ready = {}
+        self._tickets = 0
+        self._numbers = 0
+
+    # Subscriptions
+
+    def add(
+        self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter, start: Start | None
+    ) -> None:
+        """``start`` None: a subscription that was made before, whose position ``begin_at`` says."""
+        found = None if session.reads is None else session.reads.get(whole)
+        if isinstance(found, FarReading):
+            found.subscription = subscription
+            found.wake()
+            return
+        self._numbers += 1
+        reading = FarReading(self._numbers, session, subscription, whole, parsed, start or Start(NEW), self._ready)
+        if session.reads is None:
+            session.reads = {}
+        session.reads[whole] = self._readings[reading.number] = reading
+        if start is None:
+            reading.wake()
+        else:
+            self.note(reading)
+
+    def end(self, reading: FarReading) -> None:
+        """It is subscribed no more. Its name is out of ``session.reads``."""
+        self._readings.pop(reading.number, None)
+        self._ready.pop(reading, None)
+        self.close(reading)
+        if reading.stored:
+            drop_fact(self.ctx, reading.fact)
+
+    def close(self, reading: FarReading) -> None:
+        """Nothing more is wanted for now, and what the session had no room for belongs to others."""
+        far = self.far
+        if far is not None:
+            for told in reading.later:
+                far.acknowledge_read(told.reply, NAK)
+        reading.later = []
+        if reading.left != 0 and far is not None:
+            reading.left = 0
+            far.end_read(reading.home, reading.number)
+
+    def look(self, node: int) -> None:
+        """The way to that node is new, or, with 0, the homes of streams may be others."""
+        far = self.far
+        if far is None:
+            return
+        for reading in list(self._readings.values()):
+            if not far.is_elsewhere(reading.parsed.name):  # the stream was deleted
+                self.subscribing.unsubscribe(reading.session, reading.whole)
+            elif reading.left == 0 or node == reading.home or far.home_of(reading.parsed.name) != reading.home:
+                self._ask_again(reading)
+
+    # Turns
+
+    def pending(self) -> bool:
+        return len(self._ready) != 0
+
+    def turn(self) -> None:
+        now = self.ctx.now
+        if self.due_at != 0.0 and now >= self.due_at:
+            self.due_at = 0.0
+            for reading in self._readings.values():
+                if reading.left != 0 and now >= reading.heard_at + AGAIN_SECONDS:
+                    reading.left = 0
+                    reading.wake()
+                elif reading.left != 0:
+                    self._plan(reading.heard_at + AGAIN_SECONDS)
+                elif reading.home == 0:
+                    reading.wake()
+        if self._ready:
+            ready = list(self._ready)
+            self._ready.clear()
+            for reading in ready:
+                if reading.moved:
+                    self._store(reading)
+                while reading.later and self._has_room(reading):
+                    self._give_of_queue(reading, reading.later.pop(0))
+                if reading.later:
+                    reading.waits = True
+                elif reading.left == 0:
+                    self._ask(reading)
+
+    def _plan(self, when: float) -> None:
+        if self.due_at == 0.0 or when < self.due_at:
+            self.due_at = when
+
+    def _ask(self, reading: FarReading) -> None:
+        session, far = reading.session, self.far
+        if far is None or session.client is None or session.moving is not None or session.ended:
+            return  # ``session_connected`` follows
+        parsed, qos = reading.parsed, reading.subscription.qos
+        count = room(self.ctx, self.delivery, session, qos, not parsed.queue)
+        reading.waits = count == 0
+        if reading.waits:
+            return
+        reading.asked += 1
+        reading.left = count
+        reading.heard_at = self.ctx.now
+        self._plan(self.ctx.now + AGAIN_SECONDS)
+        read = FarRead(
+            reading.number,
+            reading.asked,
+            parsed.name,
+            parsed.filter,
+            parsed.queue,
+            reading.next,
+            reading.start,
+            count,
+            octets(self.ctx, session, qos),
+        )
+        reading.home = far.ask_read(read)
+        if reading.home == 0:
+            reading.left = 0
+            self._plan(self.ctx.now + LOOK_SECONDS)
+
+    # From the home
+
+    def told(self, told: ReadTold) -> bool:
+        """Returns False if there is no request any more."""
+        reading = self._readings.get(told.reader)
+        if reading is None:
+            return False
+        if told.number != reading.asked or reading.left == 0:
+            if told.reply and self.far is not None:
+                self.far.acknowledge_read(told.reply, NAK)
+            return reading.left != 0
+        reading.heard_at = self.ctx.now
+        reading.left = told.left
+        if reading.parsed.queue:
+            self._take_of_queue(reading, told)
+        elif told.after == 0 or told.after == reading.next:
+            self._take(reading, told)
+        else:
+            reading.left = 0  # some are missing
+        if reading.left == 0:
+            self._ask_again(reading)
+        return True
+
+    def _take(self, reading: FarReading, told: ReadTold) -> None:
+        session = reading.session
+        if told.message is not None and not self._has_room(reading):
+            reading.left = 0
+            return
+        reading.next = told.next
+        if told.skipped != 0:
+            session.dropped += told.skipped
+            self.ctx.drop("stream_removed", session.client_id, told.skipped)
+        if told.message is None or not self._give(reading, told.message, told.sequence):
+            self.note(reading)
+
+    def _has_room(self, reading: FarReading) -> bool:
+        return room(self.ctx, self.delivery, reading.session, reading.subscription.qos, not reading.parsed.queue) != 0
+
+    def _ask_again(self, reading: FarReading) -> None:
+        reading.left = 0
+        reading.wake()
+
+    def _give(self, reading: FarReading, message: Message, seq: int) -> bool:
+        """Returns whether the position is stored with it."""
+        ctx, session, subscription = self.ctx, reading.session, reading.subscription
+        client = session.client
+        assert client is not None
+        if message.expired(ctx.now):
+            session.dropped += 1
+            ctx.drop("expired", session.client_id, 1, message.topic)
+            return False
+        if client.rights is not None and not may_have(client.rights, reading.parsed.name, message.topic):
+            return False
+        if subscription.no_local and message.publisher == session.client_id:
+            return False
+        outgoing = Outgoing(numbered(message, seq, ctx.now), subscription.qos, False, subscription.ids, None)
+        if subscription.qos == 0:
+            self.delivery.transmit(client, outgoing, 0, False)
+            return False
+        self.delivery.transmit_acknowledged(session, client, self.delivery.window(session, client), outgoing)
+        if not ctx.recording or session.expiry == 0:
+            return False
+        reading.stored = True
+        ctx.write(Write(FACT_WITH, topic=reading.fact, message=outgoing.message, value=reading.value()))
+        return True
+
+    def note(self, reading: FarReading) -> None:
+        """The position has changed without a message that is stored."""
+        reading.moved = self.ctx.recording and reading.session.expiry != 0 and not reading.parsed.queue
+        reading.wake()
+
+    def _store(self, reading: FarReading) -> None:
+        reading.moved = False
+        reading.stored = True
+        put_fact(self.ctx, reading.fact, reading.value())
+
+    # Queues
+
+    def _take_of_queue(self, reading: FarReading, told: ReadTold) -> None:
+        if told.message is None or self.far is None:
+            return
+        if reading.session.client is None or len(reading.held) >= HELD_MAX:
+            self.far.acknowledge_read(told.reply, NAK)
+        elif reading.later or not self._has_room(reading):
+            reading.later.append(told)
+            reading.waits = True
+        else:
+            self._give_of_queue(reading, told)
+
+    def _give_of_queue(self, reading: FarReading, told: ReadTold) -> None:
+        ctx, session, subscription, message = self.ctx, reading.session, reading.subscription, told.message
+        client, far, found = session.client, self.far, ack_subject(told.reply)
+        if message is None or found is None or far is None or client is None:
+            return
+        more = b""
+        if found.deliveries > 1:
+            digits = b"%d" % found.deliveries
+            more = DELIVERIES + encode_two(len(digits)) + digits
+        shown = numbered(message, found.sequence, ctx.now, more)
+        shown.qos = subscription.qos
+        if client.max_packet != 0 and not accepts(client, subscription, shown):
+            far.acknowledge_read(told.reply, NAK)
+            return
+        outgoing = Outgoing(shown, subscription.qos, False, subscription.ids, reading)
+        if subscription.qos == 0:
+            self.delivery.transmit(client, outgoing, 0, False)
+            far.acknowledge_read(told.reply, ACK)
+            return
+        self._tickets += 1
+        outgoing.ticket = self._tickets
+        reading.held[self._tickets] = told.reply
+        self.delivery.transmit_acknowledged(session, client, self.delivery.window(session, client), outgoing)
+
+    def settle(self, outgoing: Outgoing, refused: bool) -> None:
+        reading = outgoing.source
+        if isinstance(reading, FarReading) and self.far is not None:
+            reply = reading.held.pop(outgoing.ticket, b"")
+            if reply:
+                self.far.acknowledge_read(reply, NAK if refused else ACK)
+
+
+def may_have(rights: Rights, stream: str, topic: bytes) -> bool:
+    """Whether rules let a client have a message of a stream."""
+    return rights.may_receive(topic) and rights.may_receive(b"$stream/%b/%b" % (stream.encode(), topic))
+
+
+def position(next: int, start: Start | None) -> bytes:
+    """Of a reading of another node's stream; ``start``: if ``next`` is 0. The number of a stream, with which positions
+    at its home begin, is known only there."""
+    if next != 0 or start is None:
+        return b"0 %d" % next
+    return b"0 0 %d %d %.6f" % (start.kind, start.offset, start.time)
+
+
+def read_position(value: bytes) -> tuple[int, Start]:
+    """The sequence, or 0 and where it begins."""
+    parts = value.split(b" ")
+    if len(parts) == 5:
+        return 0, Start(int(parts[2]), int(parts[3]), float(parts[4]))
+    return int(parts[1]), Start(NEW)
