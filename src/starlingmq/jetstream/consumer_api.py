@@ -24,7 +24,7 @@ from starlingmq.jetstream.stream_config import stream_config_of
 from starlingmq.jetstream.subjects import any_collide
 from starlingmq.jetstream.timestamps import NEVER, SECOND, nanoseconds, time_of, time_text
 
-CONSUMERS_MAX: Final = 10_000  # of all streams
+CONSUMERS_MAX: Final = 100_000  # of all streams: some 550 MB
 INACTIVE: Final = 5 * SECOND  # an unused ephemeral consumer is kept for so long by default
 NOT_PAUSED: Final = {"paused": False, "pause_until": NEVER}
 
