@@ -286,3 +286,85 @@ def test_a_slow_session_of_a_queue_gets_no_more_than_it_can_take() -> None:
     assert home.api("CONSUMER.INFO.S.mqtt-queue")["num_ack_pending"] == 2
     slow.acknowledge()
     assert slow.read(3.0) == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_looks_at_all_readings_are_few() -> None:
+    fleet = StreamFleet(2)
+    world(fleet, 0)
+    reader = Reader(fleet, 1)
+    for number in range(20):
+        reader.subscribe(f"$stream/S/s/{number}")
+        fleet.advance(0.3)
+    readers = fleet[1].state.jetstream.reads.far_readers
+    planned: set[float] = set()
+    end = fleet.now + AGAIN_SECONDS
+    while fleet.now < end:
+        planned.add(readers.due_at)
+        fleet.advance(0.02)
+    assert len(planned) <= AGAIN_SECONDS + 2
+
+
+def asked_in(fleet: StreamFleet, seconds: float) -> int:
+    """Number of the requests that the home, the first node, gets meanwhile."""
+    reads = fleet[0].cluster.streams.reads
+    asked, count = reads.asked, [0]
+
+    def counted(node: int, frame: Any, now: float) -> None:
+        count[0] += 1
+        asked(node, frame, now)
+
+    vars(reads)["asked"] = counted
+    fleet.advance(seconds)
+    del vars(reads)["asked"]
+    return count[0]
+
+
+@pytest.mark.parametrize("limit", ["max_batch", "max_waiting", "max_bytes"])
+def test_limits_of_pull_requests_are_not_for_members_of_a_queue(limit: str) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    assert "error" not in home.consume("S", "mqtt-queue", **{limit: 1})
+    readers = [Reader(fleet, 1, f"r{number}") for number in range(2)]
+    for reader in readers:
+        assert reader.subscribe("$queue/S").reasons == [1]
+    assert asked_in(fleet, 5.0) < 10
+    fill(home, 6)
+    assert sorted([*readers[0].read(3.0), *readers[1].read()]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_messages_for_which_there_is_little_room_follow_each_other() -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    fleet[1].state.ctx.write_buffer = 100
+    reader = Reader(fleet, 1)
+    reader.subscribe("$queue/S")
+    for _ in range(4):
+        home.ask("s.a", b"x" * 300)
+    assert reader.read(3.0) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("position", [b"0", b"0 x", b"0 0 1 2", b"0 0 a b c", b"x", b"0 -4", b"0 0 4 0 nan", b"\xff"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_position_that_cannot_be_read_is_the_end(position: bytes, place: int) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet)
+    reader = Reader(fleet, place)
+    reader.subscribe("$stream/S")
+    session = fleet[place].state.ctx.sessions["r"]
+    fleet[place].state.jetstream.reads.set_position(session, b"$stream/S", position)
+    fleet.advance(1.0)
+    fill(home, 2)
+    assert reader.read() == [6, 7]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_position_beyond_the_end_is_the_end(place: int) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet)
+    reader = Reader(fleet, place)
+    reader.subscribe("$stream/S")
+    session = fleet[place].state.ctx.sessions["r"]
+    fleet[place].state.jetstream.reads.set_position(session, b"$stream/S", b"0 500")
+    fleet.advance(1.0)
+    fill(home, 2)
+    assert reader.read() == [6, 7]

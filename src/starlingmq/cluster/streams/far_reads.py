@@ -15,7 +15,6 @@ from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.acknowledgements import ack_subject
 from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.feeder import Feeder
-from starlingmq.core.streams.pull_requests import FOR_QUEUE
 from starlingmq.core.streams.stream_filters import Start
 
 
@@ -120,7 +119,7 @@ class FarReads:
         reader = cast(BoundConsumer, stream.consumers[consumer_name(asked.filter)])
         requester = self._open[node, asked.reader] = QueueReader(read, node, self)
         reader.source.look()
-        reader.consumer.pull(FOR_QUEUE, read.count, 0.0, False, read.octets, 0.0, requester, now)
+        reader.consumer.pull_for_queue(read.count, read.octets, requester, now)
         requester.waits_for(reader.consumer)
         reader.wake()
 

@@ -292,6 +292,11 @@ class JetStreamConsumer:
         until = now + expires if expires > 0.0 else 0.0
         requests.add(PullRequest(reply, batch, max_bytes, until, no_wait, heartbeat, requester, now))
 
+    def pull_for_queue(self, count: int, octets: int, requester: object, now: float) -> None:
+        """The request of a work queue's member at another node. The limits of pull requests are not for it."""
+        self._used_at = now
+        self.requests.add(PullRequest(FOR_QUEUE, count, octets, 0.0, False, 0.0, requester, now))
+
     def _has_for(self, reply: bytes, expires: float, requester: object, now: float) -> bool:
         """Whether a request that does not wait is accepted."""
         messages = self.waiting_messages() + len(self.pending.due)
@@ -493,7 +498,7 @@ class JetStreamConsumer:
             self.number = number
             self.effects.append(Deliver(request.reply, message, reply, sequence, request.requester))
             if request.left <= 0:
-                if request.octets > 0:
+                if request.octets > 0 or request.reply == FOR_QUEUE:
                     self.effects.append(request.ended(409, b"Batch Completed"))
             elif request.heartbeat > 0.0:
                 request.heartbeat_at = now + request.heartbeat
