@@ -401,7 +401,7 @@ class MqttReaders(ReadPort):
         found = None if session.reads is None else session.reads.get(whole)
         if isinstance(found, Feeder):
             next, start = read_position(position)
-            found.next = next or begin(found.stream, found.selection, start)
+            found.next = _within(found.stream, next) or begin(found.stream, found.selection, start)
             self._keep_position(found, session.expiry != 0)
             found.wake()
         elif isinstance(found, FarReading):
@@ -470,7 +470,7 @@ class MqttReaders(ReadPort):
         feeder = Feeder(stream, filters, read.next, b"", self._active)
         feeder.far = read
         index = stream.index
-        if read.next == 0 or read.next > index.last + 1:
+        if _within(stream, read.next) == 0:
             if read.start.kind == LATEST and not feeder.selection.exact:
                 self.ctx.work -= len(index.topics) >> TOPICS_SHIFT
             feeder.next = begin(stream, feeder.selection, read.start if read.next == 0 else Start(NEW))
@@ -688,9 +688,14 @@ def _parsed(filter: bytes) -> StreamFilter | None:
         return None
 
 
+def _within(stream: SequencedStream, next: int) -> int:
+    """0: it is beyond the end, so of an earlier stream of that name."""
+    return next if next <= stream.index.last + 1 else 0
+
+
 def _position(value: bytes, stream: SequencedStream) -> int | None:
     """None: it is about an earlier stream of that name. Number 0: of a session that another node had."""
     number, _, next = value.partition(b" ")
     if int(number) == 0:
-        return read_position(value)[0] or None
+        return _within(stream, read_position(value)[0]) or None
     return int(next) if int(number) == stream.number else None
