@@ -213,6 +213,8 @@ class FarReaders:
                     self._ask(reading)
 
     def _plan(self, when: float) -> None:
+        """No turn looks at all readings sooner than ``LOOK_SECONDS`` after the one before."""
+        when = max(when, self.ctx.now + LOOK_SECONDS)
         if self.due_at == 0.0 or when < self.due_at:
             self.due_at = when
 
@@ -380,8 +382,11 @@ def position(next: int, start: Start | None) -> bytes:
 
 
 def read_position(value: bytes) -> tuple[int, Start]:
-    """The sequence, or 0 and where it begins."""
+    """The sequence, or 0 and where it begins: with what is new, if that is no position."""
     parts = value.split(b" ")
-    if len(parts) == 5:
-        return 0, Start(int(parts[2]), int(parts[3]), float(parts[4]))
-    return int(parts[1]), Start(NEW)
+    try:
+        if len(parts) == 5:
+            return 0, Start(int(parts[2]), int(parts[3]), float(parts[4]))
+        return max(0, int(parts[1])), Start(NEW)
+    except (ValueError, IndexError):
+        return 0, Start(NEW)
