@@ -368,3 +368,27 @@ def test_a_position_beyond_the_end_is_the_end(place: int) -> None:
     fleet.advance(1.0)
     fill(home, 2)
     assert reader.read() == [6, 7]
+
+
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
+@pytest.mark.parametrize("doubled", ["ReadAsked", "ReadShown"])
+def test_frames_that_come_twice_or_late(doubled: str) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet)
+    outbox = fleet[0 if doubled == "ReadShown" else 1].cluster.streams.outbox
+    add = outbox.add
+    earlier: list[Any] = []
+
+    def repeating(node: int, frame: Any, stored: bool = False) -> None:
+        add(node, frame, stored)
+        if type(frame).__name__ == doubled:
+            earlier.append(frame)
+            for each in earlier[-4:]:
+                add(node, each, stored)
+
+    vars(outbox)["add"] = repeating
+    reader = Reader(fleet, 1)
+    reader.subscribe("$stream/S@earliest")
+    reader.read(3.0)
+    fill(home, 4)
+    assert reader.read(AGAIN_SECONDS + 1) == list(range(1, 10))

@@ -259,10 +259,11 @@ class FarReaders:
                 self.far.acknowledge_read(told.reply, NAK)
             return reading.left != 0
         reading.heard_at = self.ctx.now
+        follows = told.after == reading.next or (told.after == 0 and told.left == reading.left)  # the first answer
         reading.left = told.left
         if reading.parsed.queue:
             self._take_of_queue(reading, told)
-        elif told.after == 0 or told.after == reading.next:
+        elif follows:
             self._take(reading, told)
         else:
             reading.left = 0  # some are missing

@@ -475,6 +475,7 @@ class MqttReaders(ReadPort):
                 self.ctx.work -= len(index.topics) >> TOPICS_SHIFT
             feeder.next = begin(stream, feeder.selection, read.start if read.next == 0 else Start(NEW))
             self._tell(read, ReadTold(read, 0, feeder.next))
+            read.next = feeder.next
         elif not filters and read.next < index.first:
             read.skipped = index.first - read.next
         self._watch(feeder)
