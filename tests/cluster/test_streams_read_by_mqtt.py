@@ -392,3 +392,23 @@ def test_frames_that_come_twice_or_late(doubled: str) -> None:
     reader.read(3.0)
     fill(home, 4)
     assert reader.read(AGAIN_SECONDS + 1) == list(range(1, 10))
+
+
+def test_a_search_in_vain_is_not_repeated() -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    stream = fleet[0].state.jetstream.streams["S"]
+    for number in range(3000):
+        home.peer.pub(f"s.{number}.x", b"")
+        if number % 500 == 0:
+            fleet.advance(0.02)
+    fleet.advance(0.5)
+    assert stream.index.last == 3000
+    reader = Reader(fleet, 1)
+    reader.subscribe("$stream/S@earliest/s/+/y")
+    fleet.advance(2.0)
+    session = fleet[1].state.ctx.sessions["r"]
+    position = fleet[1].state.jetstream.reads.position_of(session, b"$stream/S@earliest/s/+/y")
+    assert int(position.split(b" ")[1]) > 1500
+    home.ask("s.1.y", b"")
+    assert reader.read() == [3001]

@@ -34,7 +34,7 @@ from starlingmq.core.nats.jetstream_port import JetStreamPort
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.core.streams.far_read import FarRead, ReadTold
-from starlingmq.core.streams.feeder import GROUP, POSITION_FACT, Feeder, Reading, begin, numbered
+from starlingmq.core.streams.feeder import GROUP, LOOKED, POSITION_FACT, Feeder, Reading, begin, numbered
 from starlingmq.core.streams.read_port import ReadPort
 from starlingmq.core.streams.sequenced_stream import TOPICS_SHIFT, SequencedStream, drop_fact, put_fact
 from starlingmq.core.streams.stream_filters import LATEST, NEW, Start, StreamFilter, parse_stream_filter, start_in
@@ -490,6 +490,13 @@ class MqttReaders(ReadPort):
         if self.far is not None:
             self.far.tell_read(read, told)
 
+    def _pass(self, feeder: Feeder, read: FarRead) -> None:
+        """What it has looked at in vain is behind it, also after the next request."""
+        told = ReadTold(read, read.next, feeder.next)
+        told.skipped, read.skipped = read.skipped, 0
+        read.next = feeder.next
+        self._tell(read, told)
+
     def _send(self, feeder: Feeder, read: FarRead, message: Message, seq: int) -> None:
         read.count -= 1
         read.octets -= message.size()
@@ -553,6 +560,8 @@ class MqttReaders(ReadPort):
                 seq = feeder.find(end)
                 given += feeder.cost
                 if seq == 0:
+                    if feeder.far is not None and feeder.next - feeder.far.next >= LOOKED:
+                        self._pass(feeder, feeder.far)
                     return given
                 message = stream.message(seq)
                 feeder.next = seq + 1
