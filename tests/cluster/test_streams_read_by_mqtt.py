@@ -412,3 +412,20 @@ def test_a_search_in_vain_is_not_repeated() -> None:
     assert int(position.split(b" ")[1]) > 1500
     home.ask("s.1.y", b"")
     assert reader.read() == [3001]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_subscription_that_arrives_twice_is_one(place: int) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet)
+    reader = Reader(fleet, place)
+    reader.subscribe("$stream/S")
+    session = fleet[place].state.ctx.sessions["r"]
+    subscription = session.subscription(b"$stream/S")
+    assert subscription is not None
+    reads = fleet[place].state.jetstream.reads
+    reads.restore(session, b"$stream/S", subscription)
+    reads.set_position(session, b"$stream/S", b"0 4")
+    assert reader.read() == [4, 5]
+    fill(home, 2)
+    assert reader.read() == [4, 5, 6, 7]

@@ -152,6 +152,12 @@ class FarReaders:
         else:
             self.note(reading)
 
+    def begin_at(self, reading: FarReading, position: bytes) -> None:
+        """Its session has arrived."""
+        reading.begin_at(position)
+        reading.left = 0
+        self.note(reading)
+
     def end(self, reading: FarReading) -> None:
         """It is subscribed no more. Its name is out of ``session.reads``."""
         self._readings.pop(reading.number, None)

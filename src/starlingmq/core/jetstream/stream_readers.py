@@ -375,6 +375,9 @@ class MqttReaders(ReadPort):
             if stream is not None:
                 self._lead(share[0], parsed, stream, Start(NEW))
         elif stream is not None:
+            earlier = self._feeder_of(session, whole)
+            if earlier is not None:  # a session that arrives again
+                self._end(earlier)
             feeder = self._new_feeder(stream, parsed, Start(NEW), _session_fact(session, whole))
             self._attach(feeder, session, whole, subscription)
 
@@ -405,8 +408,7 @@ class MqttReaders(ReadPort):
             self._keep_position(found, session.expiry != 0)
             found.wake()
         elif isinstance(found, FarReading):
-            found.begin_at(position)
-            self.far_readers.note(found)
+            self.far_readers.begin_at(found, position)
 
     def restored(self) -> None:
         """All sessions are restored. Groups whose members were lost wait for others; other positions are removed."""
