@@ -370,6 +370,44 @@ def test_a_position_beyond_the_end_is_the_end(place: int) -> None:
     assert reader.read() == [6, 7]
 
 
+def test_what_waits_too_long_for_room_goes_to_other_members() -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    slow = Reader(fleet, 1, window=2)
+    slow.acknowledges = False
+    for filter in ("$queue/S", "$queue/S/#"):  # each of them asks for as much as the window takes
+        slow.subscribe(filter)
+    fleet.advance(1.0)
+    fill(home, 4)
+    assert slow.read() == [1, 2]
+    other = Reader(fleet, 0, "other")
+    other.subscribe("$queue/S")
+    assert sorted(other.read(15.0)) == [3, 4]
+    slow.acknowledge()
+    assert slow.read(40.0) == [1, 2], "what another member has acknowledged does not come"
+    assert home.api("CONSUMER.INFO.S.mqtt-queue")["num_ack_pending"] == 0
+
+
+def test_messages_that_cross_a_request_or_the_end_of_a_membership() -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    reader = Reader(fleet, 1)
+    reader.subscribe("$queue/S")
+    fleet.advance(1.0)
+    far = fleet[1].state.jetstream.reads.far_readers
+    reading = next(iter(far._readings.values()))
+    reading.asked += 1  # as if it had asked again just now
+    fill(home, 1)
+    assert reader.read(0.5) == [1]
+    assert "deliveries" not in users(reader.got[0])
+    del far._readings[reading.number]  # as if it had unsubscribed just now
+    other = Reader(fleet, 0, "other")
+    fill(home, 1)
+    fleet.advance(0.1)
+    other.subscribe("$queue/S")
+    assert other.read(3.0) == [2]
+
+
 @pytest.mark.interpreted_only("what is compiled cannot be patched")
 @pytest.mark.parametrize("doubled", ["ReadAsked", "ReadShown"])
 def test_frames_that_come_twice_or_late(doubled: str) -> None:

@@ -41,6 +41,7 @@ from starlingmq.core.subscribe.subscribing import Subscribing
 from starlingmq.wire.primitives import encode_two
 
 AGAIN_SECONDS: Final = 10.0
+LATER_SECONDS: Final = 5.0  # until messages of a queue for which there is no room are for others
 LOOK_SECONDS: Final = 1.0  # between looks whether a home is reached again
 HELD_MAX: Final = 65_536  # messages of a queue that wait for acknowledgements here
 ACK: Final = b"+ACK"
@@ -65,7 +66,8 @@ class FarReading(Reading):
     stored: bool  # the store has ``fact``
     moved: bool  # ``next`` is to be stored
     held: dict[int, bytes]  # of a queue: by ticket, where a message is acknowledged
-    later: list[ReadTold]  # of a queue: those that the session has no room for
+    later: list[ReadTold]  # of a queue: those that the session has no room for ...
+    later_until: float  # ... and when others get them
     ready: dict[FarReading, None]
 
     def __init__(
@@ -95,6 +97,7 @@ class FarReading(Reading):
         self.moved = False
         self.held = {}
         self.later = []
+        self.later_until = 0.0
         self.ready = ready
 
     def wake(self) -> None:
@@ -167,12 +170,9 @@ class FarReaders:
             drop_fact(self.ctx, reading.fact)
 
     def close(self, reading: FarReading) -> None:
-        """Nothing more is wanted for now, and what the session had no room for belongs to others."""
+        """Nothing more is wanted for now."""
         far = self.far
-        if far is not None:
-            for told in reading.later:
-                far.acknowledge_read(told.reply, NAK)
-        reading.later = []
+        self._give_back(reading)
         if reading.left != 0 and far is not None:
             reading.left = 0
             far.end_read(reading.home, reading.number)
@@ -198,6 +198,11 @@ class FarReaders:
         if self.due_at != 0.0 and now >= self.due_at:
             self.due_at = 0.0
             for reading in self._readings.values():
+                if reading.later and now >= reading.later_until:
+                    self._give_back(reading)
+                    reading.wake()
+                elif reading.later:
+                    self._plan(reading.later_until)
                 if reading.left != 0 and now >= reading.heard_at + AGAIN_SECONDS:
                     reading.left = 0
                     reading.wake()
@@ -259,19 +264,18 @@ class FarReaders:
         """Returns False if there is no request any more."""
         reading = self._readings.get(told.reader)
         if reading is None:
+            self._refuse(told)
             return False
+        if reading.parsed.queue:  # what an earlier request brings is as good
+            self._take_of_queue(reading, told)
         if told.number != reading.asked or reading.left == 0:
-            if told.reply and self.far is not None:
-                self.far.acknowledge_read(told.reply, NAK)
             return reading.left != 0
         reading.heard_at = self.ctx.now
         follows = told.after == reading.next or (told.after == 0 and told.left == reading.left)  # the first answer
         reading.left = told.left
-        if reading.parsed.queue:
-            self._take_of_queue(reading, told)
-        elif follows:
+        if follows and not reading.parsed.queue:
             self._take(reading, told)
-        else:
+        elif not reading.parsed.queue:
             reading.left = 0  # some are missing
         if reading.left == 0:
             self._ask_again(reading)
@@ -332,12 +336,26 @@ class FarReaders:
 
     # Queues
 
+    def _refuse(self, told: ReadTold) -> None:
+        """It is for another member."""
+        if told.reply and self.far is not None:
+            self.far.acknowledge_read(told.reply, NAK)
+
+    def _give_back(self, reading: FarReading) -> None:
+        """What the session had no room for belongs to others."""
+        later, reading.later = reading.later, []
+        for told in later:
+            self._refuse(told)
+
     def _take_of_queue(self, reading: FarReading, told: ReadTold) -> None:
-        if told.message is None or self.far is None:
+        if told.message is None:
             return
         if reading.session.client is None or len(reading.held) >= HELD_MAX:
-            self.far.acknowledge_read(told.reply, NAK)
+            self._refuse(told)
         elif reading.later or not self._has_room(reading):
+            if not reading.later:
+                reading.later_until = self.ctx.now + LATER_SECONDS
+                self._plan(reading.later_until)
             reading.later.append(told)
             reading.waits = True
         else:
