@@ -10,6 +10,7 @@ from tests.cluster.stream_disk import DiskFleet
 from tests.cluster.stream_fleet import JetStreamPeer, StreamFleet
 from tests.cluster.test_streams_across_nodes import seen_by_all
 from tests.core.streams.stream_world import PUBACK, offset_of, users
+from tests.core.streams.test_stream_readers import rights
 from tests.harness import FakeClient
 
 from starlingmq.core.jetstream.far_readers import AGAIN_SECONDS
@@ -406,6 +407,22 @@ def test_messages_that_cross_a_request_or_the_end_of_a_membership() -> None:
     fleet.advance(0.1)
     other.subscribe("$queue/S")
     assert other.read(3.0) == [2]
+
+
+def test_members_elsewhere_lose_a_queue_whose_topics_they_may_not_have() -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    readers = [Reader(fleet, place, f"r{place}") for place in range(2)]
+    for place, reader in enumerate(readers):
+        fleet[place].state.ctx.give_rights(reader.fake.client, rights("s/#", "$stream/#", "$queue/#"))
+        assert reader.subscribe("$queue/S").reasons == [1]
+    config = {"name": "S", "subjects": ["s.>", "secret"], "storage": "memory"}
+    assert "error" not in home.api("STREAM.UPDATE.S", config)
+    for _ in range(6):
+        home.ask("secret", b"x")
+    assert readers[1].read() == readers[0].read() == []
+    for place in range(2):
+        assert list(fleet[place].state.ctx.sessions[f"r{place}"].subscriptions()) == []
 
 
 @pytest.mark.interpreted_only("what is compiled cannot be patched")

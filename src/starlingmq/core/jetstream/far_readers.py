@@ -65,6 +65,7 @@ class FarReading(Reading):
     heard_at: float
     stored: bool  # the store has ``fact``
     moved: bool  # ``next`` is to be stored
+    topics: list[bytes]  # of the stream, if it is a queue
     held: dict[int, bytes]  # of a queue: by ticket, where a message is acknowledged
     later: list[ReadTold]  # of a queue: those that the session has no room for ...
     later_until: float  # ... and when others get them
@@ -95,6 +96,7 @@ class FarReading(Reading):
         self.heard_at = 0.0
         self.stored = False
         self.moved = False
+        self.topics = []
         self.held = {}
         self.later = []
         self.later_until = 0.0
@@ -182,11 +184,19 @@ class FarReaders:
         far = self.far
         if far is None:
             return
+        sessions: dict[Session, None] = {}
         for reading in list(self._readings.values()):
+            if reading.parsed.queue and node == 0:
+                topics = far.subjects(reading.parsed.name)
+                if topics != reading.topics:
+                    reading.topics = topics
+                    sessions[reading.session] = None
             if not far.is_elsewhere(reading.parsed.name):  # the stream was deleted
                 self.subscribing.unsubscribe(reading.session, reading.whole)
             elif reading.left == 0 or node == reading.home or far.home_of(reading.parsed.name) != reading.home:
                 self._ask_again(reading)
+        for session in sessions:  # it may not be allowed to have all of them
+            self.subscribing.revoke(session)
 
     # Turns
 
@@ -372,6 +382,10 @@ class FarReaders:
             more = DELIVERIES + encode_two(len(digits)) + digits
         shown = numbered(message, found.sequence, ctx.now, more)
         shown.qos = subscription.qos
+        rights = client.rights
+        if rights is not None and not rights.may_receive(message.topic):  # the stream has other topics since just now
+            far.acknowledge_read(told.reply, NAK)
+            return
         if client.max_packet != 0 and not accepts(client, subscription, shown):
             far.acknowledge_read(told.reply, NAK)
             return
