@@ -62,7 +62,8 @@ def answered_elsewhere(sound: Sound, requests: ClusterRequests, asked: Any, *res
 
 
 def whatever_it_follows(sound: Sound, readers: FarReaders, told: Any) -> Any:
-    told.after = 0
+    reading = readers._readings.get(told.reader)
+    told.after = told.after if reading is None else reading.next
     return sound(readers, told)
 
 
