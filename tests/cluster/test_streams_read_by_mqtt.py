@@ -484,3 +484,18 @@ def test_a_subscription_that_arrives_twice_is_one(place: int) -> None:
     assert reader.read() == [4, 5]
     fill(home, 2)
     assert reader.read() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_a_session_acknowledges_after_it_has_moved_does_not_come_again(place: int) -> None:
+    fleet = StreamFleet(3)
+    home = world(fleet, 0)
+    reader = Reader(fleet, place)
+    reader.acknowledges = False
+    reader.subscribe("$queue/S")
+    fill(home, 2)
+    assert reader.read() == [1, 2]
+    reader.fake.drop()
+    moved = Reader(fleet, 2)
+    assert moved.read(40.0) == [1, 2]
+    assert home.api("CONSUMER.INFO.S.mqtt-queue")["num_ack_pending"] == 0

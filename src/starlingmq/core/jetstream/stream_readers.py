@@ -451,6 +451,16 @@ class MqttReaders(ReadPort):
             if isinstance(each, FarReading):
                 self.far_readers.close(each)
 
+    def session_leaves(self, session: Session) -> None:
+        """Its other node does not know where messages of queues are acknowledged: at QoS 1 they are due again."""
+        window = session.window
+        if window is None:
+            return
+        for packet_id, outgoing in list(window.entries.items()):
+            if outgoing.qos == 1 and self.groups.competes(outgoing):
+                window.discard(packet_id)
+                self.give_back(outgoing)
+
     def group_advanced(self, feeder: object) -> None:
         found = cast(Feeder, feeder)
         if found.waits:

@@ -92,6 +92,7 @@ class SessionTransfer:
         ctx.disarm(session)
         session.will_at = session.expires_at = 0.0
         session.expiry = session.expiry or NEVER
+        self.subscribing.reads.session_leaves(session)
         if session.window is not None:
             session.window.owe_all()
         if ctx.recording:

@@ -56,6 +56,10 @@ class ReadPort:
         """Its connection has ended."""
         raise NotImplementedError
 
+    def session_leaves(self, session: Session) -> None:
+        """Another node gets its window."""
+        raise NotImplementedError
+
     def group_advanced(self, feeder: object) -> None:
         """A group that reads a stream has no waiting messages."""
         raise NotImplementedError
