@@ -499,3 +499,16 @@ def test_what_a_session_acknowledges_after_it_has_moved_does_not_come_again(plac
     moved = Reader(fleet, 2)
     assert moved.read(40.0) == [1, 2]
     assert home.api("CONSUMER.INFO.S.mqtt-queue")["num_ack_pending"] == 0
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_queue_that_is_deleted_is_not_made_again(place: int) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    reader = Reader(fleet, place)
+    reader.subscribe("$queue/S")
+    fill(home, 4)
+    assert reader.read() == [1, 2, 3, 4]
+    assert home.api("CONSUMER.DELETE.S.mqtt-queue")["success"]
+    assert reader.read(15.0) == [1, 2, 3, 4]
+    assert list(fleet[place].state.ctx.sessions["r"].subscriptions()) == []

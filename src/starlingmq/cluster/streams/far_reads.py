@@ -13,6 +13,7 @@ from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.jetstream.work_queues import consumer_name
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.acknowledgements import ack_subject
+from starlingmq.core.streams.effects import DELETED
 from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.feeder import Feeder
 from starlingmq.core.streams.stream_filters import Start
@@ -42,8 +43,8 @@ class QueueReader(Requester):
         self._reads.tell(self.read, told)
 
     def tell(self, topic: bytes, block: bytes, reply: bytes) -> None:
-        """A status: the request is over."""
-        self.read.count = 0
+        """A status: the request is over, or with its consumer the queue is."""
+        self.read.count = -1 if DELETED in block else 0
         self._reads.tell(self.read, ReadTold(self.read, 0, 0))
 
     def leave(self) -> None:
@@ -134,7 +135,7 @@ class FarReads:
             if message.expires_at != 0.0:
                 shown.seconds = max(message.expires_at - self._hub.ctx.now, 0.0)
         self.outbox.add(read.node, shown)
-        if told.left == 0:
+        if told.left <= 0:
             self._open.pop((read.node, read.reader), None)
 
     def ended(self, node: int, reader: int) -> None:

@@ -280,6 +280,9 @@ class FarReaders:
             self._take_of_queue(reading, told)
         if told.number != reading.asked or reading.left == 0:
             return reading.left != 0
+        if told.left < 0:
+            self.subscribing.unsubscribe(reading.session, reading.whole)
+            return False
         reading.heard_at = self.ctx.now
         follows = told.after == reading.next or (told.after == 0 and told.left == reading.left)  # the first answer
         reading.left = told.left

@@ -48,7 +48,8 @@ class FarRead:
 
 class ReadTold:
     """One message, or none. ``after``: the position that it follows; 0, in the first answer: the position is ``next``
-    from now on, whatever it was. ``left``: of the messages that were asked for; 0: the request is over."""
+    from now on, whatever it was. ``left``: of the messages that were asked for; 0: the request is over; -1: so is the
+    queue."""
 
     reader: int
     number: int
