@@ -512,3 +512,23 @@ def test_a_queue_that_is_deleted_is_not_made_again(place: int) -> None:
     assert home.api("CONSUMER.DELETE.S.mqtt-queue")["success"]
     assert reader.read(15.0) == [1, 2, 3, 4]
     assert list(fleet[place].state.ctx.sessions["r"].subscriptions()) == []
+
+
+def test_nothing_is_kept_of_a_stream_that_is_deleted() -> None:
+    fleet = DiskFleet(2)
+    home = world(fleet)
+    reader = Reader(fleet, 1)
+    reader.subscribe("$stream/S@earliest")
+    reader.read()
+    reads = fleet[0].state.jetstream.reads
+    (feeder,) = reads._feeders[fleet[0].state.jetstream.streams["S"]]
+    feeder.wake()
+    reads._put_off(feeder)
+    reads.stream_removed(feeder.stream)
+    assert not reads._active and not reads._later
+    session = fleet[1].state.ctx.sessions["r"]
+    queues = fleet[1].state.jetstream.reads.queues
+    queues.renumber(session)
+    assert home.api("STREAM.DELETE.S")["success"]
+    fleet.advance(2.0)
+    assert session not in queues._restored

@@ -286,6 +286,7 @@ class MqttReaders(ReadPort):
             self._end(found)
         elif isinstance(found, FarReading):
             self.far_readers.end(found)
+            self.queues.forget(session)
         elif found is not None:
             self.queues.leave(session, found, whole)
 
@@ -317,6 +318,8 @@ class MqttReaders(ReadPort):
                     self.subscribing.unsubscribe(session, feeder.whole)
             elif feeder.group is not None:
                 self._end_group(feeder.group)
+            elif feeder.far is not None:
+                self._end(feeder)
         self._feeders.pop(stream, None)
 
     def _end_lost(self, feeders: list[Feeder]) -> bool:

@@ -170,6 +170,9 @@ class WorkQueues:
         """A session of a store has had messages of a queue, which are not in its window any more."""
         self._restored[session] = None
 
+    def forget(self, session: Session) -> None:
+        self._restored.pop(session, None)
+
     def _add(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
         queue = self._queue(parsed.name, consumer_name(parsed.filter))
         earlier = queue.members.get(session)
