@@ -35,7 +35,7 @@ from starlingmq.core.session.session import Session
 from starlingmq.core.streams.stream_filters import OF_STREAMS
 
 UNVERSIONED: Final = -1
-NOT_ROUTED: Final = (b"$share/", *OF_STREAMS)  # what begins so gets no messages by its filter
+NOT_ROUTED: Final = (b"$share/", *OF_STREAMS)  # filters that begin so are not for routes
 ASK_SECONDS: Final = 5.0  # until a connected source whose answer is missing is asked again; twice as long each time
 ASK_SECONDS_MAX: Final = 80.0
 

@@ -276,7 +276,7 @@ class FarReaders:
         if reading is None:
             self._refuse(told)
             return False
-        if reading.parsed.queue:  # what an earlier request brings is as good
+        if reading.parsed.queue:  # messages of an earlier request are as good
             self._take_of_queue(reading, told)
         if told.number != reading.asked or reading.left == 0:
             return reading.left != 0
@@ -355,7 +355,7 @@ class FarReaders:
             self.far.acknowledge_read(told.reply, NAK)
 
     def _give_back(self, reading: FarReading) -> None:
-        """What the session had no room for belongs to others."""
+        """Messages that the session had no room for belong to others."""
         later, reading.later = reading.later, []
         for told in later:
             self._refuse(told)
@@ -424,7 +424,7 @@ def position(next: int, start: Start | None) -> bytes:
 
 
 def read_position(value: bytes) -> tuple[int, Start]:
-    """The sequence, or 0 and where it begins: with what is new, if that is no position."""
+    """The sequence, or 0 and where it begins: with new messages, if that is no position."""
     parts = value.split(b" ")
     try:
         if len(parts) == 5:

@@ -506,7 +506,7 @@ class MqttReaders(ReadPort):
             self.far.tell_read(read, told)
 
     def _pass(self, feeder: Feeder, read: FarRead) -> None:
-        """What it has looked at in vain is behind it, also after the next request."""
+        """Messages that it has looked at in vain are behind it, also after the next request."""
         told = ReadTold(read, read.next, feeder.next)
         told.skipped, read.skipped = read.skipped, 0
         read.next = feeder.next

@@ -1,4 +1,4 @@
-"""What a node asks the home of a stream for, on behalf of an MQTT session, and what it is told."""
+"""Requests of a node to the home of a stream, on behalf of an MQTT session, and the answers."""
 
 from __future__ import annotations
 

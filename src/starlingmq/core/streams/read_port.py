@@ -33,7 +33,7 @@ class ReadPort:
         raise NotImplementedError
 
     def position_of(self, session: Session, whole: bytes) -> bytes:
-        """What the session is to get next by this subscription, for ``set_position``; b"": it has no position."""
+        """The position of the session by this subscription, for ``set_position``; b"": it has no position."""
         raise NotImplementedError
 
     def set_position(self, session: Session, whole: bytes, position: bytes) -> None:
