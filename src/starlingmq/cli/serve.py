@@ -87,6 +87,10 @@ def run(options: ServeOptions) -> None:
 
         asyncio.run(serve(loaded, ["-c", options.config] if options.config else [], overrides, options.workers))
         return
+    if sys.stdin is not None and sys.stdin.isatty():
+        from starlingmq.cli.first_operator import offer_operator  # late: a service has no terminal
+
+        offer_operator(loaded)
     for name, meant in misspelled_variables(os.environ):
         print(f"warning: the variable {name} is ignored; {meant} is the setting", file=sys.stderr)
     with asyncio.Runner(loop_factory=event_loop_factory(loaded), debug=False) as runner:

@@ -38,9 +38,10 @@ Result = TypeVar("Result")
 LAYOUT: Final = 2
 OLDEST: Final = 1  # layout that is read
 _TITLE: Final = "starlingmq data layout "
-PASSWORDS: Final = "passwords"  # the image has its password file here, created before anything else exists
+PASSWORDS: Final = "passwords"  # the image has its password file here, created before anything else exists,
+ACCESS: Final = "access.json"  # as the operator is that the first start in a terminal offers to make
 # The last: a file system of its own.
-_NO_DATA: Final = frozenset(["LAYOUT", "LAYOUT.new", "LOCK", PASSWORDS, "lost+found"])
+_NO_DATA: Final = frozenset(["LAYOUT", "LAYOUT.new", "LOCK", PASSWORDS, ACCESS, "lost+found"])
 
 STAGE_PREFIX: Final = "stage-"
 """Directories that a backup uses inside the data directory; leftovers are removed when the data directory is opened."""
@@ -49,7 +50,7 @@ STAGE_PREFIX: Final = "stage-"
 ASIDE_PREFIX: Final = "aside-"
 """Directories inside the data directory with data that was set aside (``set_aside``)."""
 
-STATE_FILES: Final = (PASSWORDS, "access.json", "bans.json", "links.json", "streams.json", "streams.token")
+STATE_FILES: Final = (PASSWORDS, ACCESS, "bans.json", "links.json", "streams.json", "streams.token")
 """Small files beside the data that a backup contains. Each is replaced atomically."""
 
 _DATA: Final = ("COPY", "kv.next", "kv.whole", "kv", "streams", "journal")
