@@ -5,15 +5,14 @@ The broker's times are seconds in a float. A time that is formatted and parsed a
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
+
+from starlingmq.core.streams.stream_filters import moment_of
 
 NEVER: Final = "0001-01-01T00:00:00Z"  # the zero time, for "none"
 SECOND: Final = 1_000_000_000
 
-_EPOCH: Final = datetime(1970, 1, 1)
-_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _LAYOUT: Final = "2006-01-02T15:04:05Z07:00"  # in Go's words
 _LAST: Final = 253_402_300_800  # the year 10000
 
@@ -35,16 +34,13 @@ def time_text(seconds: float) -> str:
 
 def time_of(text: str) -> float:
     """Seconds since 1970; 0.0 for the zero time and all others before. Raises ValueError."""
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise ValueError(f'parsing time "{text}" as "{_LAYOUT}": cannot parse "{text}" as "2006"')
-    date, fraction, zone = match.groups()
-    since = datetime.fromisoformat(date) - _EPOCH
-    if zone != "Z":
-        offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:]))
-        since += offset if zone[0] == "-" else -offset
-    whole = since.days * 86_400 + since.seconds
-    return 0.0 if whole < 0 else whole + int((fraction or "").ljust(9, "0")) / SECOND
+    try:
+        whole, decimals = moment_of(text)
+        if text[10] != "T" or text[17:19] == "60" or text.endswith("z") or len(decimals) > 9:  # which Go refuses
+            raise ValueError
+    except ValueError:
+        raise ValueError(f'parsing time "{text}" as "{_LAYOUT}": cannot parse "{text}" as "2006"') from None
+    return 0.0 if whole < 0 else whole + int(decimals.ljust(9, "0")) / SECOND
 
 
 def duration_text(nanoseconds: int) -> str:

@@ -32,7 +32,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
 )
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED
 from starlingmq.core.session.session import Session
-from starlingmq.core.streams.stream_filters import OF_STREAMS
+from starlingmq.core.topics.topics import OF_STREAMS
 
 UNVERSIONED: Final = -1
 NOT_ROUTED: Final = (b"$share/", *OF_STREAMS)  # filters that begin so are not for routes

@@ -20,8 +20,7 @@ from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import GROUP_PREFIX, NEVER, NODE_PREFIX, Session, Subscription, Will
 from starlingmq.core.session.will_rule import due_after
 from starlingmq.core.streams.read_port import ReadPort
-from starlingmq.core.streams.stream_filters import OF_STREAMS
-from starlingmq.core.topics.topics import parse_share
+from starlingmq.core.topics.topics import OF_STREAMS, parse_share
 from starlingmq.core.turn.timers import TimerWheel
 
 

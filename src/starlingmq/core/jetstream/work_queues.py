@@ -42,6 +42,7 @@ from starlingmq.core.streams.pull_requests import PullRequest
 from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.core.streams.stream_filters import StreamFilter, parse_stream_filter
 from starlingmq.core.subscribe.subscribing import Subscribing
+from starlingmq.core.topics.topics import DEAD
 from starlingmq.wire.primitives import encode_two
 from starlingmq.wire.reasons import MqttError
 
@@ -50,7 +51,6 @@ QUEUES_MAX: Final = 100  # of one stream
 NAK_SECONDS: Final = 1.0
 ASKED_MAX: Final = 256  # messages that all members together ask for at once
 UNACKNOWLEDGED_MAX: Final = 32  # messages at QoS 0 that a member is given at once
-DEAD: Final = b"$dead/"
 DELIVERIES: Final = b"\x26\x00\x0adeliveries"  # a User Property
 
 

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.topics.topics import parse_share, valid_filter
+from starlingmq.core.topics.topics import OF_STREAMS, QUEUE, STREAM, parse_share, valid_filter
 from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.properties import USER_PROPERTY, Properties
-
-STREAM: Final = b"$stream/"
-QUEUE: Final = b"$queue/"
-OF_STREAMS: Final = (STREAM, QUEUE)
 
 # Where a new subscription begins
 NEW: Final = 0  # with messages that come from now on
@@ -129,8 +125,11 @@ def start_in(properties: Properties) -> Start:
 def time_of_text(text: str) -> float:
     """Seconds since 1970, from such a number or from RFC 3339. Raises ValueError."""
     try:
-        return _seconds(text) if text[:1].isdigit() and "-" not in text else _moment(text)
-    except (ValueError, IndexError):
+        if text[:1].isdigit() and "-" not in text:
+            return _seconds(text)
+        whole, decimals = moment_of(text)
+        return float(whole) + float(f"0.{decimals}0")
+    except ValueError:
         raise ValueError(f"timestamp is neither Unix seconds nor RFC 3339: {text[:40]}") from None
 
 
@@ -140,21 +139,28 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _moment(text: str) -> float:
-    """2026-01-02T03:04:05[.678](Z|+01:00)"""
-    if len(text) > 40 or text[4] != "-" or text[7] != "-" or text[10] not in "Tt " or text[13] + text[16] != "::":
+def moment_of(text: str) -> tuple[int, str]:
+    """RFC 3339, 2026-01-02T03:04:05[.678](Z|+01:00): the whole seconds since 1970, and the decimals. Raises
+    ValueError."""
+    if not 20 <= len(text) <= 40:
+        raise ValueError
+    if text[4] != "-" or text[7] != "-" or text[10] not in "Tt " or text[13] + text[16] != "::":
         raise ValueError
     year, month, day = _number(text[:4]), _number(text[5:7]), _number(text[8:10])
     hour, minute, second = _number(text[11:13]), _number(text[14:16]), _number(text[17:19])
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second <= 60):
         raise ValueError
-    end = 19
-    if text[end] == ".":
-        end += 1
-        while text[end].isdigit():
+    days = _days(year, month, day)
+    if day > 28 and days >= _days(year + month // 12, month % 12 + 1, 1):  # the month is shorter
+        raise ValueError
+    decimals, zone = "", text[19:]
+    if zone[0] == ".":
+        end = 1
+        while end < len(zone) and zone[end] in "0123456789":
             end += 1
-    fraction = float("0" + text[19:end]) if end > 20 else 0.0
-    zone = text[end:]
+        decimals, zone = zone[1:end], zone[end:]
+        if not decimals:
+            raise ValueError
     shift = 0
     if zone not in ("Z", "z"):
         if len(zone) != 6 or zone[0] not in "+-" or zone[3] != ":":
@@ -162,7 +168,7 @@ def _moment(text: str) -> float:
         shift = _number(zone[1:3]) * 3600 + _number(zone[4:6]) * 60
         if zone[0] == "-":
             shift = -shift
-    return float(_days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second - shift) + fraction
+    return days * 86400 + hour * 3600 + minute * 60 + second - shift, decimals
 
 
 def _number(text: str) -> int:

@@ -33,10 +33,10 @@ from starlingmq.core.session.connection import ASKING, WORKING
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
 from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session, Subscription
 from starlingmq.core.streams.read_port import ReadPort
-from starlingmq.core.streams.stream_filters import OF_STREAMS, shown_to_hooks
+from starlingmq.core.streams.stream_filters import shown_to_hooks
 from starlingmq.core.subscribe.retained_replay import RetainedReplays
 from starlingmq.core.subscribe.wanted_filters import OF_LINKS, WantedFilters
-from starlingmq.core.topics.topics import check_filter, levels, of_the_node, parse_share, valid_filter
+from starlingmq.core.topics.topics import OF_STREAMS, check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.core.turn.job import Job
 from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode

@@ -15,6 +15,10 @@ MAX_LENGTH: Final = 65535  # bytes: the length prefix of an MQTT string has two 
 DOLLAR: Final = 0x24
 LONG: Final = 1024  # bytes; longer topics are in no cache, so that clients cannot fill it with few of them
 SHARE: Final = b"$share"
+STREAM: Final = b"$stream/"  # filters by which clients read a stream, and a work queue (core.streams.stream_filters)
+QUEUE: Final = b"$queue/"
+OF_STREAMS: Final = (STREAM, QUEUE)
+DEAD: Final = b"$dead/"
 
 
 def valid_topic(topic: bytes) -> bool:
@@ -96,12 +100,12 @@ def of_the_node(filter: bytes) -> bool:
 
 def of_streams(topic: bytes) -> bool:
     """Whether clients read streams by filters like this topic."""
-    return topic.startswith((b"$stream/", b"$queue/"))
+    return topic.startswith(OF_STREAMS)
 
 
 def of_the_broker(topic: bytes) -> bool:
     """Whether no client publishes to it: it reads a stream, or has dead letters."""
-    return topic.startswith((b"$stream/", b"$queue/", b"$dead/"))
+    return topic.startswith((STREAM, QUEUE, DEAD))
 
 
 def levels(topic: bytes) -> int:
