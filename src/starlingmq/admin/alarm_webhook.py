@@ -9,7 +9,6 @@ At most ``WAITING_MAX`` messages wait.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from base64 import b64encode
 from collections import deque
@@ -21,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import json
 
 from starlingmq.admin.alarms import Alarm
+from starlingmq.admin.periodic import ended
 from starlingmq.admin.sessions import when
 from starlingmq.net.connector_counts import ConnectorCounts
 
@@ -63,10 +63,7 @@ class AlarmWebhook:
         return json.encode({"event": event, "node": self._node, "alarm": alarm})
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await ended(self._task)
 
     async def _send_all(self) -> None:
         while self._waiting:

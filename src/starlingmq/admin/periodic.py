@@ -27,10 +27,7 @@ class Periodic:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await ended(self._task)
 
     async def _run(self) -> None:
         if not self._at_once:
@@ -41,3 +38,11 @@ class Periodic:
             except Exception:
                 log.exception("internal error while %s", self._what)
             await asyncio.sleep(self._seconds)
+
+
+async def ended(task: asyncio.Task[None] | None) -> None:
+    """Cancel this task, if there is one, and wait until it has ended."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
