@@ -15,7 +15,7 @@ from starlingmq.config.nkeys import USER_SEED, user_key, user_key_text, user_see
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import from_tree
 from starlingmq.core.session.session import BRIDGE_LISTENER
-from starlingmq.wire.nats_subjects import without_consumer_filter
+from starlingmq.wire.nats_subjects import without_filter
 
 BODY = USER_SEED + bytes(range(32))
 SEED = b32encode(BODY + crc_hqx(BODY, 0).to_bytes(2, "little")).decode().rstrip("=")
@@ -64,10 +64,13 @@ def test_a_seed_is_read_and_a_wrong_one_not_shown() -> None:
         (b"$JS.API.CONSUMER.CREATE.S.C", b""),
         (b"$JS.API.STREAM.NAMES.S.C.>", b""),
         (b"API.CONSUMER.CREATE.S.C.>", b""),
+        (b"$JS.API.DIRECT.GET.S.orders.>", b"$JS.API.DIRECT.GET.S"),
+        (b"$JS.API.DIRECT.GET.S.orders.>.x", b""),
+        (b"$JS.hub.API.DIRECT.GET.S.>", b""),
     ],
 )
-def test_the_filter_of_a_new_consumer_is_left_out_of_its_subject(subject: bytes, without: bytes) -> None:
-    assert without_consumer_filter(subject) == without
+def test_the_filter_of_a_request_is_left_out_of_its_subject(subject: bytes, without: bytes) -> None:
+    assert without_filter(subject) == without
 
 
 def test_a_publisher_without_echo_is_no_responder_to_itself() -> None:

@@ -438,6 +438,8 @@ async def getting(at: Recorder) -> None:
         ("DIRECT.GET.S", b"{"),
         ("DIRECT.GET.S", {"seq": 1, "last_by_subj": "x"}),
         ("DIRECT.GET.S.s.1", b""),
+        ("DIRECT.GET.S.s.>", b""),
+        ("DIRECT.GET.S.*.0", b""),
         ("DIRECT.GET.S.none", b""),
         ("DIRECT.GET.S.s.1", {"seq": 1}),
     ):

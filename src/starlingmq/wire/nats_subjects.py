@@ -20,6 +20,7 @@ from typing import Final
 from starlingmq.wire.characters import DOT, GREATER, NUL, STAR
 
 _CREATE: Final = b".API.CONSUMER.CREATE."
+DIRECT_GET: Final = b"$JS.API.DIRECT.GET."
 _SWAP: Final = bytes.maketrans(b"./*+>#", b"/.+*#>")
 _BLANK_CODES: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x20)
 _SYMBOL_HEADS: Final = b"\xe2\x90"  # U+2400 to U+243F in UTF-8 begin with these
@@ -60,10 +61,12 @@ def filter_of(subject: bytes) -> bytes:
     return b"/".join(levels)
 
 
-def without_consumer_filter(subject: bytes) -> bytes:
-    """A request that makes a JetStream consumer has its filter twice: in the payload and, since nats-server 2.9, at the
-    end of its subject, where wildcards have no topic. Return the subject without it, which servers accept as well; b""
-    for any other subject."""
+def without_filter(subject: bytes) -> bytes:
+    """Two requests of JetStream end with a filter, whose wildcards no topic has: the one that makes a consumer, since
+    nats-server 2.9, with the filter also in its payload; and the one for the last message of a subject. Return the
+    subject without it; b"" for any other subject."""
+    if subject.startswith(DIRECT_GET):
+        return subject[: subject.find(b".", len(DIRECT_GET))] if filter_of(subject) else b""
     at = subject.find(_CREATE)
     if at < 0 or not subject.startswith(b"$JS.") or subject.count(b".", 0, at) > 1:  # $JS or $JS.domain before it
         return b""

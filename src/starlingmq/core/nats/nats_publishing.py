@@ -33,7 +33,7 @@ from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
 from starlingmq.wire.nats import HPUB, PUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import OK_FRAME
 from starlingmq.wire.nats_headers import properties_of
-from starlingmq.wire.nats_subjects import subject_of, topic_of, without_consumer_filter
+from starlingmq.wire.nats_subjects import DIRECT_GET, subject_of, topic_of, without_filter
 from starlingmq.wire.properties import PROPERTIES_MAX
 from starlingmq.wire.reasons import MqttError
 
@@ -90,7 +90,7 @@ class NatsPublishing:
         ctx.work -= 1
         if self.jetstream.enabled and kind == PUB and self._is_acknowledgement(client, nats, reader):
             return
-        topic = self.spellings.topic_of(reader.subject) or topic_of(without_consumer_filter(reader.subject))
+        topic = self.spellings.topic_of(reader.subject) or topic_of(without_filter(reader.subject))
         properties = b""
         reply = b""
         if reader.reply or kind == HPUB:
@@ -160,8 +160,13 @@ class NatsPublishing:
             return True
         if subject.startswith(ACKNOWLEDGEMENTS):
             taken = self.jetstream.acknowledge(client, nats, subject, reader.payload, reply)
-        elif subject.startswith(API) and not self._is_passed_on(topic):
-            taken = self.jetstream.request(client, nats, subject, reader.headers, reader.payload, reply)
+        elif subject.startswith(API):
+            if not self._is_passed_on(topic):
+                taken = self.jetstream.request(client, nats, subject, reader.headers, reader.payload, reply)
+            elif subject.startswith(DIRECT_GET) and not self.spellings.topic_of(subject):
+                # The topic that would be passed on asks for something else.
+                self.errors.no_topic(client, nats.pedantic, subject)
+                return True
         if taken:
             nats.ok(client)
         return taken
