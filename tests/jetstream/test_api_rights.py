@@ -82,3 +82,20 @@ def test_a_consumer_sends_only_where_its_maker_may(subject: str, allowed: bool) 
     with pytest.raises(NotAllowedError):
         alone.ask("CONSUMER.CREATE.OPEN", asked)
     assert list(alone.hub.streams["OPEN"].consumers) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("destination", "allowed"),
+    [("mine.>", True), ("orders.>", False), ("orders.new.>", False), ("_INBOX.>", False)],
+)
+@pytest.mark.parametrize("setting", ["republish", "subject_transform"])
+def test_a_stream_sends_again_only_where_its_maker_may_publish(setting: str, destination: str, allowed: bool) -> None:
+    alone = owned()
+    config = {"name": "MINE", "subjects": ["my.>"], setting: {"src": "my.>", "dest": destination}}
+    if allowed:
+        assert "error" not in alone.ask("STREAM.CREATE.MINE", config)
+        return
+    with pytest.raises(NotAllowedError):
+        alone.ask("STREAM.CREATE.MINE", config)
+    with pytest.raises(NotAllowedError):
+        alone.ask("STREAM.UPDATE.OPEN", {**config, "name": "OPEN"})

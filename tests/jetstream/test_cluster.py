@@ -13,7 +13,7 @@ from typing import Any
 import nats.errors
 import nats.js.errors
 import pytest
-from nats.js.api import ConsumerConfig, RetentionPolicy
+from nats.js.api import ConsumerConfig, RePublish, RetentionPolicy
 from nats.js.client import JetStreamContext
 from tests.cluster.real import AwayError, Cluster, Node
 from tests.cluster.test_real_copies import copied
@@ -150,6 +150,21 @@ async def test_what_was_acknowledged_survives_the_home_of_its_stream(tmp_path: P
                 assert (await back.get_msg("S", 1)).data == b"0"
 
 
+async def republished(home: JetStreamContext, other: JetStreamContext, third: JetStreamContext) -> None:
+    """A message enters at the third node, is stored at home, and is sent again to a stream and a client of others."""
+    await home.add_stream(name="R", subjects=["r.>"], republish=RePublish(src="r.>", dest="again.>"))
+    await other.add_stream(name="AGAIN", subjects=["again.>"])
+    listening = await third.subscribe("again.>", ordered_consumer=True)
+    heard = await third._nc.subscribe("again.a")
+    await third._nc.flush()
+    await third.publish("r.a", b"1")
+    for subscription in (heard, listening):
+        message = await subscription.next_msg(10.0 * slowness())
+        assert (message.subject, message.data) == ("again.a", b"1")
+        assert message.headers and message.headers["Nats-Stream"] == "R"
+    assert await home.delete_stream("R") and await home.delete_stream("AGAIN")
+
+
 async def test_streams_of_all_nodes_are_one_service(tmp_path: Path) -> None:
     async with three(tmp_path, 1) as cluster:
         one, two, three_ = cluster.nodes
@@ -188,6 +203,7 @@ async def test_streams_of_all_nodes_are_one_service(tmp_path: Path) -> None:
             for action, arguments in (("cluster.leave", {}), ("cluster.forget", {"name": one.name})):
                 with pytest.raises(AwayError, match=r"streams of JetStream, which would be lost: S;"):
                     (one if not arguments else two).ask(action, **arguments)
+            await republished(home, other, third)
             assert await third.delete_stream("S")
             with pytest.raises(nats.js.errors.NotFoundError):
                 await other.stream_info("S")

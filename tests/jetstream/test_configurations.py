@@ -46,8 +46,6 @@ def api_with(*asks: tuple[str, Any]) -> ApiAlone:
         ({"mirror_direct": True}, "stream has no mirror but does have mirror direct"),
         ({"mirror": {"name": "S"}}, "mirror is not supported"),
         ({"sources": [{"name": "S"}]}, "sources is not supported"),
-        ({"republish": {"dest": "x"}}, "republish is not supported"),
-        ({"subject_transform": {"src": "a", "dest": "b"}}, "subject_transform is not supported"),
         ({"allow_msg_counter": True}, "allow_msg_counter is not supported"),
         ({"allow_atomic": True}, "allow_atomic is not supported"),
         ({"allow_msg_schedules": True}, "allow_msg_schedules is not supported"),

@@ -3,6 +3,7 @@ request is answered or passed on.
 
 - Streams are read by those who may (``allow: stream``).
 - A stream keeps only what its maker may subscribe to: else that client would read there what it may not receive.
+- A stream sends again, or keeps under another subject, only what its maker may publish.
 - A consumer sends only where its maker may publish. Inboxes are its own if it may subscribe to them.
 """
 
@@ -40,6 +41,11 @@ def check_rights(api: Api, handler: object, names: list[str], request: ApiReques
         configs.check_stream(config)
         if not all(rights.extent(filter, b"") == WHOLE for filter in configs.stream_policy(config).subjects):
             raise NotAllowedError
+        republishing = configs.stream_policy(config).republishing
+        if republishing is not None:
+            for transform in (republishing.transform, republishing.republish):
+                if transform is not None and not rights.may_publish_all(transform.made()):
+                    raise NotAllowedError
 
 
 def _may_send(rights: Rights, topic: bytes) -> bool:

@@ -29,6 +29,7 @@ from starlingmq.jetstream.consumer_api import create_consumer
 from starlingmq.jetstream.consumer_config import ConsumerConfig, consumer_config_of, consumer_policy
 from starlingmq.jetstream.stream_config import stream_config_of, stream_policy
 from starlingmq.jetstream.subjects import filter_subject
+from starlingmq.jetstream.timestamps import time_text
 from starlingmq.wire.nats_subjects import topic_of
 from starlingmq.wire.reasons import MqttError
 
@@ -281,6 +282,9 @@ class JetStreamService(Adviser):
             fields["reason"] = advisory.reason
         now = self._driver.clock()
         self.advisories.tell(f"CONSUMER.{advisory.kind}", now, reader.stream.name, reader.name, **fields)
+
+    def timestamp(self, time: float) -> bytes:
+        return time_text(time).encode()
 
     def deleted(self, reader: BoundConsumer) -> None:
         self.advisories.tell("CONSUMER.DELETED", self._driver.clock(), reader.stream.name, reader.name)

@@ -13,11 +13,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from starlingmq.core.streams.policies import StreamPolicy
+from starlingmq.core.streams.subject_transforms import Republishing
 from starlingmq.jetstream import api_errors as e
 from starlingmq.jetstream import json_forms as forms
 from starlingmq.jetstream.json_forms import Int32, Int64, Natural
-from starlingmq.jetstream.subjects import collide, covers, filter_or_none, is_literal
+from starlingmq.jetstream.subjects import any_collide, collide, covers, filter_or_none, is_literal
 from starlingmq.jetstream.timestamps import SECOND
+from starlingmq.jetstream.transform_config import check_destination, subject_transform
 
 REPLICAS_MAX: Final = 5
 SUBJECTS_MAX: Final = 500
@@ -25,6 +27,7 @@ SUBJECTS_MAX: Final = 500
 DUPLICATE_WINDOW: Final = 120 * SECOND
 SHORTEST: Final = SECOND // 10
 RETENTIONS: Final = ("limits", "interest", "workqueue")
+WHITE: Final = frozenset(" \t\n\r\f")
 _JETSTREAM: Final = (b"$JS/+/#", b"$JSC/+/#", b"$NRG/+/#")
 _EVENTS: Final = b"$JS/EVENT/+/#"
 _SYSTEM: Final = b"$SYS/+/#"
@@ -40,6 +43,17 @@ class StreamPlacement(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     cluster: str = ""
     tags: list[str] = []
     preferred: str = ""
+
+
+class SubjectTransformConfig(msgspec.Struct, forbid_unknown_fields=True):
+    src: str = ""
+    dest: str = ""
+
+
+class RepublishConfig(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    src: str = ""
+    dest: str = ""
+    headers_only: bool = False
 
 
 class SequencedStreamConfig(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,8 +79,8 @@ class SequencedStreamConfig(msgspec.Struct, forbid_unknown_fields=True):
     sources: list[Any] = []
     compression: Literal["none", "s2"] = "none"
     first_seq: Natural = 0
-    subject_transform: dict[str, Any] | None = None
-    republish: dict[str, Any] | None = None
+    subject_transform: SubjectTransformConfig | None = None
+    republish: RepublishConfig | None = None
     allow_direct: bool = False
     mirror_direct: bool = False
     discard_new_per_subject: bool = False
@@ -119,7 +133,7 @@ TIMES: Final = (
     ("delete_marker_ttl", "subject_delete_marker_ttl"),
 )
 """Of the policy, and where they come from."""
-NOT_SUPPORTED: Final = ("mirror", "sources", "subject_transform", "republish", "allow_msg_counter", "allow_atomic")
+NOT_SUPPORTED: Final = ("mirror", "sources", "allow_msg_counter", "allow_atomic")
 NOT_SUPPORTED_EITHER: Final = ("allow_msg_schedules", "allow_batched", "persist_mode")
 
 _PER_SUBJECT: Final = "discard new per subject requires"
@@ -194,6 +208,8 @@ def check_stream(config: StreamRequest) -> None:
         config.allow_rollup_hdrs = config.allow_msg_ttl = True
     config.subjects = config.subjects or [config.name]
     _check_subjects(config)
+    _check_transform(config)
+    _check_republish(config)
     if config.placement == StreamPlacement():
         config.placement = None
     if config.placement is not None and config.placement.preferred:
@@ -243,6 +259,54 @@ def _check_subjects(config: SequencedStreamConfig) -> None:
                 raise invalid(f'subject "{subjects[at]}" overlaps with "{subjects[later]}"')
 
 
+def _check_transform(config: SequencedStreamConfig) -> None:
+    transform = config.subject_transform
+    if transform is None:
+        return
+    tokens = transform.src.split(".")
+    if transform.src and ("" in tokens or ">" in tokens[:-1] or not WHITE.isdisjoint(transform.src)):
+        raise e.ApiError(e.TRANSFORM_SOURCE, f"invalid subject {transform.src}")
+    if transform.dest:
+        try:
+            check_destination(transform.dest)
+            subject_transform(transform.src, transform.dest)
+        except ValueError as error:
+            raise e.ApiError(e.TRANSFORM_DESTINATION, error) from None
+
+
+def _check_republish(config: StreamRequest) -> None:
+    republish, transform = config.republish, config.subject_transform
+    if republish is None:
+        return
+    if config.pedantic and not republish.src:
+        raise e.ApiError(e.PEDANTIC, "republish source can not be empty")
+    republish.src = republish.src or ">"
+    if republish.src == republish.dest == ">" and transform is not None and [transform.src] == config.subjects:
+        if config.pedantic:
+            raise e.ApiError(e.PEDANTIC, "implicit republish based on subject transform")
+        republish.src = republish.dest = transform.dest
+    filter = filter_or_none(republish.dest)
+    if filter is not None and any_collide((filter,), [filter_or_none(each) or b"" for each in config.subjects]):
+        raise invalid("stream configuration for republish destination forms a cycle")
+    try:
+        republishing_of(config)
+    except ValueError:
+        words = f"with transform from '{republish.src}' to '{republish.dest}' not valid"
+        raise invalid(f"stream configuration for republish {words}") from None
+
+
+def republishing_of(config: SequencedStreamConfig) -> Republishing | None:
+    """Raises ValueError."""
+    found = Republishing(config.name.encode())
+    transform, republish = config.subject_transform, config.republish
+    if transform is not None and transform.dest:
+        found.transform = subject_transform(transform.src, transform.dest)
+    if republish is not None and republish.dest:
+        found.republish = subject_transform(republish.src, republish.dest)
+        found.headers_only = republish.headers_only
+    return None if found.transform is None and found.republish is None else found
+
+
 def stored_stream(config: SequencedStreamConfig) -> bytes:
     return msgspec.json.encode(forms.shown(config, FIELDS, ALWAYS))
 
@@ -264,4 +328,5 @@ def stream_policy(config: SequencedStreamConfig) -> StreamPolicy:
     policy.retention = RETENTIONS.index(config.retention)
     policy.discard = 1 if config.discard == "new" else 0
     policy.memory = config.storage == "memory"
+    policy.republishing = republishing_of(config)
     return policy

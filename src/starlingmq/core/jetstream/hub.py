@@ -65,6 +65,7 @@ from starlingmq.wire.reasons import MqttError
 
 REQUEST: Final = "JETSTREAM"  # the kind of a SystemRequest
 FLOW: Final = b"$JS.FC."
+NOT_REPUBLISHED: Final = (b"$JS/", b"$SYS/")
 FACTS: Final = b"js/"
 CONSUMER_FACT: Final = b"js/c/"  # number of the stream, and name: settings and state
 STORE_SECONDS: Final = 0.2
@@ -82,6 +83,10 @@ class Adviser(QueueMaker):
     """The maker of the JSON of advisories, and of consumers for work queues of MQTT."""
 
     def advise(self, reader: BoundConsumer, advisory: Advisory) -> None:
+        raise NotImplementedError
+
+    def timestamp(self, time: float) -> bytes:
+        """For a header."""
         raise NotImplementedError
 
     def deleted(self, reader: BoundConsumer) -> None:
@@ -503,6 +508,8 @@ class JetStream(JetStreamPort):
             self._look_at_end(stream)
             stream.flush()
             end = stream.end()
+            if stream.to_republish:
+                self._republish(stream, end)
             if len(stream.watchers) != 0 or len(stream.watch_all) != 0:
                 for seq in range(max(stream.seen + 1, stream.index.first), end + 1):
                     topic = stream.index.topic_of(seq)
@@ -518,6 +525,21 @@ class JetStream(JetStreamPort):
                 stream.news = False
         self._noticed.clear()
         self._noticed.extend(waiting)
+
+    def _republish(self, stream: SequencedStream, end: int) -> None:
+        """Send stored messages again. The client that made the stream may publish to where they go."""
+        waiting = stream.to_republish
+        stream.to_republish = []
+        for at, (seq, before, message) in enumerate(waiting):
+            if seq > end:
+                stream.to_republish = waiting[at:]
+                break
+            settings = stream.policy.republishing
+            if settings is None or self.adviser is None or self.ctx.isolated:
+                break
+            shown = settings.again(message, seq, before, self.adviser.timestamp(message.published_at))
+            if shown is not None and not shown.topic.startswith(NOT_REPUBLISHED):
+                self._publish(shown.topic, shown, not self.ctx.refusing)
 
     def _look_at_end(self, stream: SequencedStream) -> None:
         due = stream.due_at()
@@ -636,13 +658,16 @@ class JetStream(JetStreamPort):
         else:
             self.delivery.fan_out(message, route, None)
 
-    def _publish(self, topic: bytes, message: Message) -> None:
+    def _publish(self, topic: bytes, message: Message, stored: bool = False) -> None:
+        """``stored``: for receivers that are stored it is."""
         if of_the_broker(topic):
             return  # groups that read a stream would take it for a message of the stream
         try:
             route = self.router.resolve(topic)
         except MqttError:
             return
+        if stored and route.kept:
+            message.qos = 1
         self.delivery.fan_out(message, route, None)
 
     def publish(self, topic: bytes, payload: bytes) -> None:

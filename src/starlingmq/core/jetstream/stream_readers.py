@@ -210,7 +210,7 @@ class MqttReaders(ReadPort):
         if not wanted and self.far is not None and self.far.is_elsewhere(parsed.name):
             wanted = self.far.subjects(parsed.name)
         elif not wanted and parsed.name in self.streams:
-            wanted = self.streams[parsed.name].filters
+            wanted = self.streams[parsed.name].kept_filters()
         return all(rights.may_subscribe(each, b"") for each in wanted)
 
     def allows(self, rights: Rights, whole: bytes) -> bool:

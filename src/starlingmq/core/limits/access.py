@@ -258,6 +258,18 @@ class Rights:
                 found = PART
         return found if self.default else NOTHING
 
+    def may_publish_all(self, filter: bytes) -> bool:
+        """Whether every topic that the filter matches may be published to, at QoS 0."""
+        levels = filter.split(b"/")
+        self.ctx.work -= len(self.grants) // GRANT_SHARE
+        for grant in self.grants:
+            if grant.actions & PUBLISH and grant.publishes & 1:
+                if grant.allow and grant.covers(levels):
+                    return True
+                if not grant.allow and grant.overlaps(levels):
+                    return False
+        return self.default
+
     def may_receive(self, topic: bytes) -> bool:
         """Whether a subscription to exactly this topic would be allowed. It is if a subscription that matches it is
         allowed."""

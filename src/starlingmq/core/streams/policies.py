@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.streams.subject_transforms import Republishing
+
 # Retention: when a message is removed.
 LIMITS: Final = 0
 INTEREST: Final = 1
@@ -41,6 +43,7 @@ class StreamPolicy:
     memory: bool
     replicas: int
     first_seq: int
+    republishing: Republishing | None  # and subject transforms; None: neither
 
     def __init__(self) -> None:
         self.subjects = []
@@ -65,3 +68,4 @@ class StreamPolicy:
         self.memory = False
         self.replicas = 1
         self.first_seq = 0
+        self.republishing = None

@@ -137,6 +137,7 @@ class SequencedStream(Stream):
     noticed: list[SequencedStream]  # ... and it is in this list of the hub
     removed: bool  # it is deleted, and gets no messages
     left: list[bytes]  # facts of its consumers, then
+    to_republish: list[tuple[int, int, Message]]  # once it is stored: sequence, the one before it of its topic, message
     seen: int  # sequences up to here have been shown to watchers
     ends_at: float  # when the hub looks for messages that have ended; 0.0: not planned
     consumers: dict[str, StreamWatcher]  # by name
@@ -181,6 +182,7 @@ class SequencedStream(Stream):
         self.noticed = []
         self.removed = False
         self.left = []
+        self.to_republish = []
         self.seen = first - 1
         self.ends_at = 0.0
         self.consumers = {}
@@ -202,6 +204,9 @@ class SequencedStream(Stream):
     def take(self, ctx: Context, message: Message) -> int:
         headers = publish_headers(message.properties) if message.properties else NO_HEADERS
         self.outcome = REFUSED
+        republishing = self.policy.republishing
+        if republishing is not None:
+            message = republishing.kept(message)
         refusal = self.refusal = self.refusal_of(message, headers)
         if refusal is not None:
             self.dropped += 1
@@ -222,11 +227,20 @@ class SequencedStream(Stream):
             ctx.drop("stream_full", self.client_id, 1, message.topic)
             return 0
         self.outcome = TAKEN
+        if republishing is not None and republishing.republish is not None:
+            self.to_republish.append((self.index.last + 1, self._last_of(message.topic, b""), message))
         self.answer = self._add(message, headers)
         if self.log is not None:
             ctx.note(STREAM_PUT, self, Outgoing(message, message.qos, message.retain, b"", None))
         self._after(message.topic, headers)
         return 1
+
+    def kept_filters(self) -> list[bytes]:
+        """The filters of all topics of messages that it takes."""
+        republishing = self.policy.republishing
+        if republishing is None or republishing.transform is None:
+            return self.filters
+        return [*self.filters, republishing.transform.made()]
 
     def refusal_reason(self) -> int:
         refusal = self.refusal
@@ -343,6 +357,8 @@ class SequencedStream(Stream):
         policy = self.policy
         if policy.retention == INTEREST and not self.has_consumer(topic):
             self.remove(index.last)
+            if self.to_republish and self.to_republish[-1][0] == index.last:
+                self.to_republish.pop()
             return
         if policy.max_per_subject > 0:
             found = index.topics[topic]
