@@ -43,6 +43,24 @@ def test_a_topic_is_transformed(source: str, destination: str, topic: str, found
     assert subject_transform(source, destination).of(topic.encode()).decode() == found
 
 
+@pytest.mark.parametrize("head", ["$JS", "$SYS", "$events", "$stream", "$queue", "$dead"])
+def test_topics_of_the_broker_are_not_made(head: str) -> None:
+    assert subject_transform("a.>", head + ".>").of(b"a/x") == b""
+    assert subject_transform("a.>", "b.>").of(b"a/x") == b"b/x"
+
+
+@pytest.mark.parametrize(("size", "made"), [(1000, 64063), (1100, 0)])
+def test_a_topic_that_would_be_too_long_is_not_made(size: int, made: int) -> None:
+    """No log and no packet has room for it."""
+    assert len(subject_transform("*", ".".join(["$1"] * 64)).of(b"x" * size)) == made
+    assert len(subject_transform("*.>", ".".join(["$1"] * 63) + ".>").of(b"x" * size + b"/" + b"y" * size)) == made
+
+
+def test_a_destination_has_an_end() -> None:
+    with pytest.raises(ValueError, match="longer than 1024"):
+        subject_transform("*", ".".join(["$1"] * 400))
+
+
 def test_random_spreads_over_all_numbers() -> None:
     transform = subject_transform("*", "{{random(3)}}")
     assert {transform.of(b"x") for _ in range(3)} == {b"0", b"1", b"2"}

@@ -14,6 +14,7 @@ FUNCTION: Final = re.compile(
 NUMBER: Final = re.compile(rb"[+-]?[0-9]+")
 COMMA: Final = re.compile(rb",\s*")
 INT32: Final = 1 << 31
+DESTINATION_MAX: Final = 1024  # characters: each message takes time for its functions
 INVALID: Final = "invalid mapping destination: "
 INVALID_SUBJECT: Final = INVALID + "invalid transform"
 
@@ -24,6 +25,8 @@ def subject_transform(source: str, destination: str) -> SubjectTransform:
     rest = wanted[-1] == b">"
     if not _valid(wanted) or not _valid(tokens) or b"*" in tokens or (tokens[-1] == b">") != rest:
         raise ValueError("invalid subject")
+    if len(destination) > DESTINATION_MAX:
+        raise ValueError(f"the destination is longer than {DESTINATION_MAX} characters")
     wild = [at for at, token in enumerate(wanted) if token == b"*"]
     parts = [_part(token) for token in tokens]
     for part, token in zip(parts, tokens, strict=True):

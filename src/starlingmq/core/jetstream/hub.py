@@ -65,7 +65,6 @@ from starlingmq.wire.reasons import MqttError
 
 REQUEST: Final = "JETSTREAM"  # the kind of a SystemRequest
 FLOW: Final = b"$JS.FC."
-NOT_REPUBLISHED: Final = (b"$JS/", b"$SYS/")
 FACTS: Final = b"js/"
 CONSUMER_FACT: Final = b"js/c/"  # number of the stream, and name: settings and state
 STORE_SECONDS: Final = 0.2
@@ -538,7 +537,7 @@ class JetStream(JetStreamPort):
             if settings is None or self.adviser is None or self.ctx.isolated:
                 break
             shown = settings.again(message, seq, before, self.adviser.timestamp(message.published_at))
-            if shown is not None and not shown.topic.startswith(NOT_REPUBLISHED):
+            if shown is not None:
                 self._publish(shown.topic, shown, not self.ctx.refusing)
 
     def _look_at_end(self, stream: SequencedStream) -> None:

@@ -5,7 +5,8 @@
     orders.*.*  ->  by.{{wildcard(2)}}.{{partition(3,1)}}      orders.new.eu  ->  by.eu.1
     orders.>    ->  all.>                                      orders.new.eu  ->  all.new.eu
 
-A destination that makes no valid topic of a subject leaves that as it is. ``random`` counts messages.
+A destination that makes no valid topic of a subject, or a topic of the broker, leaves that as it is. ``random`` counts
+messages.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.messages.message import Message
+from starlingmq.core.topics.topics import of_the_broker
 from starlingmq.wire.nats_headers import carried, properties_of
 from starlingmq.wire.nats_subjects import filter_of, subject_of, topic_of
 
@@ -20,6 +22,8 @@ FNV_OFFSET: Final = 2166136261
 FNV_PRIME: Final = 16777619
 SEVERAL: Final = (b"split", b"splitfromleft", b"splitfromright", b"slicefromleft", b"slicefromright")
 LITERAL: Final = b""
+RESERVED: Final = (b"$JS/", b"$SYS/", b"$events/")
+LONGEST: Final = 65_535  # a topic; what is longer has no form in MQTT, nor in a log
 
 
 class MappedToken:
@@ -61,10 +65,17 @@ class SubjectTransform:
         if not self.matches(tokens):
             return b""
         self.count += 1
-        made = [self._made(part, tokens) for part in (self.parts[:-1] if self.rest else self.parts)]
+        made: list[bytes] = []
+        left = LONGEST
+        for part in self.parts[:-1] if self.rest else self.parts:
+            made.append(self._made(part, tokens))
+            left -= len(made[-1]) + 1
+            if left < 0:
+                return b""
         if self.rest:
             made += tokens[len(self.source) - 1 :]
-        return topic_of(b".".join(made))
+        found = topic_of(b".".join(made))
+        return b"" if len(found) > LONGEST or found.startswith(RESERVED) or of_the_broker(found) else found
 
     def _made(self, part: MappedToken, tokens: list[bytes]) -> bytes:
         kind = part.kind
