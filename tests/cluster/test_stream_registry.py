@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
 from tests.sim.etcd_model import EtcdModel, Session
 
 from starlingmq.cluster.etcd.etcd_requests import EtcdState, TxnAnswer
 from starlingmq.cluster.etcd.shared_value import AWAY, UNKNOWN
+from starlingmq.cluster.streams.cluster_streams import ClusterStreams, FarPort
 from starlingmq.cluster.streams.stream_registry import (
     BYTES_MAX,
     FULL,
@@ -199,3 +204,23 @@ def test_reads_that_requests_cause_are_at_most_ten_in_a_second() -> None:
         nodes.rest(0.01)
     nodes.rest()
     assert (value._begun - begun) in range(5, 12) and len(called) == asked
+
+
+@pytest.mark.parametrize(
+    ("config", "filters"),
+    [
+        ({"subjects": ["a.>"]}, [b"a/#"]),
+        ({"subjects": ["a.>"], "republish": {"src": ">", "dest": "b.>"}}, [b"a/#"]),
+        ({"subject_transform": {"src": "a.>", "dest": "b.>"}}, [b"#"]),
+        ({"sources": [{"name": "OTHER"}]}, [b"#"]),
+        ({"mirror": {"name": "OTHER"}}, [b"#"]),
+        (None, [b"#"]),
+    ],
+)
+def test_members_at_other_nodes_need_the_right_for_all_that_a_stream_may_have(
+    config: object, filters: list[bytes]
+) -> None:
+    """Not only for its subjects, under which a transform or a source keeps nothing."""
+    entry = StreamEntry("n1", ("a/#",), json.dumps(config))
+    streams = SimpleNamespace(registry=SimpleNamespace(entries={"S": entry}))
+    assert FarPort(cast(ClusterStreams, streams)).subjects("S") == filters

@@ -503,7 +503,7 @@ class FarPort(FarStreams):
 
     def subjects(self, name: str) -> list[bytes]:
         entry = self._streams.registry.entries.get(name)
-        return [] if entry is None else entry.filters()
+        return [] if entry is None else entry.kept_filters()
 
     def ask_read(self, read: FarRead) -> int:
         home = self._streams.home_of(read.stream)

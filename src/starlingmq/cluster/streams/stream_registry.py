@@ -36,6 +36,14 @@ OLDER: Final = "etcd has lost changes of the registry of streams: each node regi
 BUSY: Final = "too many changes of streams wait for etcd"
 
 
+class Keeping(msgspec.Struct):
+    """The settings by which a stream keeps messages of other topics than its subjects."""
+
+    subject_transform: object = None
+    mirror: object = None
+    sources: list[object] = []
+
+
 class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """``home``: the name of a node. ``subjects`` are topic filters, ``config`` is the JSON of the API. ``ending``: the
     stream that was made at this time is being deleted: its home removes its data, and then the entry; 0.0: none is."""
@@ -47,6 +55,14 @@ class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
     def filters(self) -> list[bytes]:
         return [each.encode() for each in self.subjects]
+
+    def kept_filters(self) -> list[bytes]:
+        """The filters of all topics that it may have, as far as is known at other nodes than its home."""
+        try:
+            found = msgspec.json.decode(self.config, type=Keeping)
+        except msgspec.MsgspecError:
+            return [b"#"]
+        return self.filters() if found == Keeping() else [b"#"]
 
 
 Entries = Mapping[str, StreamEntry]
