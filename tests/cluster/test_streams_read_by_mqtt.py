@@ -320,6 +320,7 @@ def asked_in(fleet: StreamFleet, seconds: float) -> int:
     return count[0]
 
 
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 @pytest.mark.parametrize("limit", ["max_batch", "max_waiting", "max_bytes"])
 def test_limits_of_pull_requests_are_not_for_members_of_a_queue(limit: str) -> None:
     fleet = StreamFleet(2)
