@@ -23,7 +23,7 @@ FNV_PRIME: Final = 16777619
 SEVERAL: Final = (b"split", b"splitfromleft", b"splitfromright", b"slicefromleft", b"slicefromright")
 LITERAL: Final = b""
 RESERVED: Final = (b"$JS/", b"$SYS/", b"$events/")
-LONGEST: Final = 65_535  # a topic; what is longer has no form in MQTT, nor in a log
+LONGEST: Final = 65_535  # bytes of a topic: a longer one has no form in MQTT, nor in a log
 
 
 class MappedToken:
