@@ -206,6 +206,7 @@ def test_reads_that_requests_cause_are_at_most_ten_in_a_second() -> None:
     assert (value._begun - begun) in range(5, 12) and len(called) == asked
 
 
+@pytest.mark.interpreted_only("what is compiled takes no stand-in")
 @pytest.mark.parametrize(
     ("config", "filters"),
     [
