@@ -12,6 +12,7 @@ import pytest
 
 from starlingmq import Broker
 from tests.api.browser import Page, chromium
+from tests.api.trusted import trust
 from tests.auth.conftest import Passwd, passwd
 from tests.embedding.conftest import Join, Serve, join
 from tests.embedding.conftest import serve as serve_plainly
@@ -82,7 +83,9 @@ async def ask() -> AsyncIterator[Ask]:
             url = broker.address(options.pop("scheme", "http"))
             client = clients.get(url)
             if client is None:
-                client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False))
+                client = await stack.enter_async_context(
+                    httpx.AsyncClient(base_url=url, trust_env=False, verify=trust())
+                )
                 clients[url] = client
             return await client.request(method, path, **options)
 

@@ -20,6 +20,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
+from tests.api.trusted import trust
 from tests.patience import within
 
 JS: Final = Path(__file__).parent.parent / "js"
@@ -75,7 +76,7 @@ class Person:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._http = httpx.AsyncClient(trust_env=False, timeout=30)
+        self._http = httpx.AsyncClient(trust_env=False, timeout=30, verify=trust())
 
     async def log_in(self, address: str) -> dict[str, str]:
         """The parameters with which the provider sends the browser back to the dashboard."""

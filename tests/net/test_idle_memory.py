@@ -15,7 +15,6 @@ import tracemalloc
 import pytest
 from tests.patience import within
 
-import starlingmq
 from starlingmq.config.settings import Config, ListenerConfig
 from starlingmq.node.assembly import Broker
 from starlingmq.wire.mqtt import Connect, Subscribe, SubscribeRequest, encode
@@ -24,6 +23,7 @@ from .conftest import PATIENCE
 from .test_listeners import port_of
 
 pytestmark = [
+    pytest.mark.compiled_only,
     pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll"),
     pytest.mark.asyncio(loop_factories=["epoll"]),
 ]
@@ -31,8 +31,7 @@ pytestmark = [
 FIRST = 100  # connections that bring every list and dict to some size
 BROKERS = 3
 CONNECTIONS = 300  # with both ends in this process, fewer than the usual limit of 1,024 descriptors
-BYTES_COMPILED = 1500  # 1,457
-BYTES_INTERPRETED = 4600  # 4,250
+BYTES = 1500  # 1,457
 ANSWER = 4 + 5  # bytes of CONNACK and SUBACK
 
 
@@ -78,5 +77,4 @@ async def taken() -> float:
 
 async def test_an_idle_connection_with_a_subscription_takes_little_memory() -> None:
     """The least of some brokers: what else the process does meanwhile takes memory, too, up to 40 bytes for each."""
-    most = BYTES_COMPILED if starlingmq.compiled() else BYTES_INTERPRETED
-    assert 500 < min([await taken() for _ in range(BROKERS)]) < most
+    assert 500 < min([await taken() for _ in range(BROKERS)]) < BYTES
