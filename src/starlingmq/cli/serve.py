@@ -192,9 +192,9 @@ async def _run(
         loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, RELOADS)
         loop.add_signal_handler(signal.SIGUSR2, _lame_duck, loop, node)
-        print("ready", *node.addresses, flush=True)
         if node.is_open:
             log.info("nobody has to log in here; to change that: starlingmq ctl user add NAME --api operator")
+        print("ready", *node.addresses, flush=True)
         closed = loop.create_task(node.wait_closed())
         await asyncio.wait([stopping, closed], return_when=asyncio.FIRST_COMPLETED)
         closed.cancel()
