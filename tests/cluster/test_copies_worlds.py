@@ -209,7 +209,7 @@ def test_nothing_acknowledged_is_lost_with_a_disk(seed: int) -> None:
     assert run(seed).books.seen["acknowledged"] > 0
 
 
-@pytest.mark.parametrize("name", few(MISTAKES, "a restart keeps the generation", "too few are left in step"))
+@pytest.mark.parametrize("name", few(MISTAKES, "too few are left in step"))
 def test_mistakes_show(name: str) -> None:
     assert first_to_find(range(60), lambda: patch.object(*MISTAKES[name]), run, FOUND) >= 0, "no seed below 60 finds it"
 

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.cluster.frozen_world import run
+from tests.few import few
 from tests.sim.test_planted_copies import waits_for_this_disk_alone
 from tests.sim.world import World
 
@@ -41,7 +42,7 @@ MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
 
 
 @pytest.mark.interpreted_only("compiled classes cannot be patched")
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", few(MISTAKES, "no node leads", "acknowledged before the copy"))
 def test_the_worlds_find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, attribute, wrong, complaint = MISTAKES[name]
     monkeypatch.setattr(World, "copies", 2)

@@ -14,6 +14,7 @@ from tests.cluster.test_given_up_wills import (
 )
 from tests.cluster.test_taken_away import Settling
 from tests.cluster.will_world import run
+from tests.few import few
 from tests.planting import Plant, first_to_find, row_of
 
 from starlingmq.cluster.wills.will_records import ARMED, FIRING, SETTLED, RegisteredWill
@@ -101,10 +102,13 @@ def test_each_mistake_is_found(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
+    few(
+        [
+            "the client's next node publishes a will that is cancelled",
+            "the client's next node cancels a will that is due",
+        ],
         "the client's next node publishes a will that is cancelled",
-        "the client's next node cancels a will that is due",
-    ],
+    ),
 )
 @pytest.mark.interpreted_only("the plants patch what is compiled")
 def test_a_world_finds_the_mistake(name: str) -> None:
