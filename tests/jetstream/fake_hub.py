@@ -12,6 +12,7 @@ from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.message_index import MessageIndex, TopicSelection
 from starlingmq.core.streams.policies import StreamPolicy
+from starlingmq.core.streams.sourcing import Sourcing
 from starlingmq.jetstream.advisories import Advisories
 from starlingmq.jetstream.api import answer
 from starlingmq.jetstream.api_requests import Api, ApiRequest
@@ -45,6 +46,8 @@ class FakeStream:
         self.index = MessageIndex(True, policy.first_seq or 1)
         self.last_time = 0.0
         self.consumers: dict[str, Any] = {}
+        self.sourcings = [Sourcing(each, self, {}) for each in policy.sources]  # type: ignore[arg-type]
+        self.places: dict[bytes, tuple[int, bytes]] = {}
 
     def add(self, topic: bytes, payload: bytes = b"", when: float = NOW, properties: bytes = b"") -> int:
         message = Message(topic, payload, 0, False, properties, 0.0, "", when)

@@ -99,3 +99,25 @@ def test_a_stream_sends_again_only_where_its_maker_may_publish(setting: str, des
         alone.ask("STREAM.CREATE.MINE", config)
     with pytest.raises(NotAllowedError):
         alone.ask("STREAM.UPDATE.OPEN", {**config, "name": "OPEN"})
+
+
+@pytest.mark.parametrize("name", ["OPEN", "HIDDEN"])
+@pytest.mark.parametrize("kind", ["mirror", "sources"])
+def test_a_stream_copies_only_streams_that_its_maker_may_read(kind: str, name: str) -> None:
+    alone = owned()
+    config = {"name": "MINE", kind: {"name": name} if kind == "mirror" else [{"name": name}]}
+    if name == "OPEN":
+        assert "error" not in alone.ask("STREAM.CREATE.MINE", config)
+        return
+    with pytest.raises(NotAllowedError):
+        alone.ask("STREAM.CREATE.MINE", config)
+
+
+def test_streams_of_other_nodes_are_not_copied() -> None:
+    alone = owned()
+    alone.rights = None
+    alone.api.place = {"cluster": {}}
+    for config in ({"mirror": {"name": "FAR"}}, {"sources": [{"name": "FAR"}]}):
+        found = alone.ask("STREAM.CREATE.MINE", {"name": "MINE", **config})["error"]
+        assert found["err_code"] in (10029, 10045) and "FAR is not at the node" in found["description"]
+    assert "error" not in alone.ask("STREAM.CREATE.MINE", {"name": "MINE", "mirror": {"name": "OPEN"}})

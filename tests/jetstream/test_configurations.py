@@ -44,8 +44,6 @@ def api_with(*asks: tuple[str, Any]) -> ApiAlone:
         ({"subjects": [f"a.{number}" for number in range(501)]}, "a stream has at most 500 subjects"),
         ({"sealed": True}, "stream configuration for create can not be sealed"),
         ({"mirror_direct": True}, "stream has no mirror but does have mirror direct"),
-        ({"mirror": {"name": "S"}}, "mirror is not supported"),
-        ({"sources": [{"name": "S"}]}, "sources is not supported"),
         ({"allow_msg_counter": True}, "allow_msg_counter is not supported"),
         ({"allow_atomic": True}, "allow_atomic is not supported"),
         ({"allow_msg_schedules": True}, "allow_msg_schedules is not supported"),

@@ -8,12 +8,13 @@ import pytest
 from tests.bridges.nats_real import HAS_NATS_SERVER, ends
 from tests.jetstream.programs import PROGRAMS
 from tests.jetstream.republish_programs import REPUBLISH_PROGRAMS
+from tests.jetstream.source_programs import SOURCE_PROGRAMS
 from tests.jetstream.twin import both, differences
 
 pytestmark = [HAS_NATS_SERVER]
 
 
-EVERY = {**PROGRAMS, **REPUBLISH_PROGRAMS}
+EVERY = {**PROGRAMS, **REPUBLISH_PROGRAMS, **SOURCE_PROGRAMS}
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -25,7 +25,7 @@ QUIET: Final = 0.3  # seconds in which nothing comes, where nothing is to come
 LEFT_OUT: Final = frozenset(
     (
         *("created", "ts", "time", "timestamp", "id", "last_active", "pause_remaining", "first_ts", "last_ts", "mtime"),
-        *("_nats.ver", "_nats.level", "level", "cluster", "nuid"),
+        *("_nats.ver", "_nats.level", "level", "cluster", "nuid", "active"),
     )
 )
 INVALID_JSON: Final = 10025  # its description is that of the decoder
@@ -100,10 +100,17 @@ def scrubbed(value: Any) -> Any:
     if isinstance(value, dict):
         if value.get("err_code") == INVALID_JSON:
             value = {**value, "description": ""}
+        if isinstance(value.get("sources"), list):  # nats-server lists them in any order
+            value = {**value, "sources": sorted(map(_settled, value["sources"]), key=json.dumps)}
         return {name: scrubbed(each) for name, each in value.items() if name not in LEFT_OUT}
     if isinstance(value, str) and value.startswith("_INBOX."):
         return "_INBOX"
     return [scrubbed(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _settled(source: Any) -> Any:
+    """Without the error of nats-server that stays, or not, after the stream has come."""
+    return {name: each for name, each in source.items() if name != "error"}
 
 
 async def transcript(url: str, program: Program) -> list[Any]:

@@ -48,6 +48,32 @@ STREAM_SNAPSHOT: Final = ErrorKind(500, 10064, "snapshot failed: {}")
 STREAM_RESTORE: Final = ErrorKind(500, 10062, "restore failed: {}")
 TRANSFORM_SOURCE: Final = ErrorKind(400, 10155, "stream transform source: {}")
 TRANSFORM_DESTINATION: Final = ErrorKind(400, 10156, "stream transform: {}")
+MIRROR_TOO_SMALL: Final = ErrorKind(400, 10030, "stream mirror must have max message size >= source")
+MIRROR_AND_SOURCES: Final = ErrorKind(400, 10031, "stream mirrors can not also contain other sources")
+MIRROR_SUBJECTS: Final = ErrorKind(400, 10034, "stream mirrors can not contain subjects")
+MIRROR_FIRST: Final = ErrorKind(400, 10143, "stream mirrors can not have first sequence configured")
+MIRROR_UPDATE: Final = ErrorKind(400, 10055, "stream mirror configuration can not be updated")
+SOURCE_DUPLICATE: Final = ErrorKind(400, 10140, "duplicate source configuration detected")
+# of a mirror, and of a source
+SETUP: Final = (ErrorKind(500, 10029, "{}"), ErrorKind(500, 10045, "{}"))
+SIZE: Final = (MIRROR_TOO_SMALL, ErrorKind(400, 10046, "stream source must have max message size >= target"))
+NAME: Final = (
+    ErrorKind(400, 10142, "mirrored stream name is invalid"),
+    ErrorKind(400, 10141, "sourced stream name is invalid"),
+)
+FILTERS: Final = (
+    ErrorKind(400, 10150, "mirror with multiple subject transforms cannot also have a single subject filter"),
+    ErrorKind(400, 10144, "source with multiple subject transforms cannot also have a single subject filter"),
+)
+FILTER: Final = (
+    ErrorKind(400, 10151, "mirror transform source: {}"),
+    ErrorKind(400, 10145, "source transform source: {}"),
+)
+DESTINATION: Final = (ErrorKind(400, 10154, "mirror transform: {}"), ErrorKind(400, 10146, "source transform: {}"))
+OVERLAP: Final = (
+    ErrorKind(400, 10152, "mirror subject filters can not overlap"),
+    ErrorKind(400, 10147, "source filters can not overlap"),
+)
 STREAM_PURGE_FAILED: Final = ErrorKind(500, 10110, "{}")
 STREAM_MESSAGE_DELETE_FAILED: Final = ErrorKind(500, 10057, "{}")
 MAXIMUM_STREAMS: Final = ErrorKind(400, 10027, "maximum number of streams reached")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from starlingmq.core.streams.message_index import TopicSelection
 from starlingmq.core.streams.policies import StreamPolicy
+from starlingmq.core.streams.sourcing import Sourcing
 from starlingmq.jetstream import api_errors as e
 from starlingmq.jetstream import json_forms as forms
 from starlingmq.jetstream import stream_config as configs
@@ -18,7 +19,7 @@ from starlingmq.jetstream.consumer_config import consumer_config_of
 from starlingmq.jetstream.json_forms import Natural
 from starlingmq.jetstream.stream_config import SequencedStreamConfig, StreamRequest, invalid, stored_stream
 from starlingmq.jetstream.subjects import any_collide, filter_or_none, subject_text
-from starlingmq.jetstream.timestamps import time_text
+from starlingmq.jetstream.timestamps import SECOND, time_text
 
 STREAMS_MAX: Final = 1000
 COMPARED_MAX: Final = 200_000  # pairs of filters that are compared for one request: 0.15 s
@@ -76,6 +77,7 @@ def checked_creation(api: Api, names: list[str], request: ApiRequest) -> Checked
         raise invalid("stream has no mirror but does have mirror direct")
     configs.check_stream(config)
     _check_replicas(api, config)
+    _check_origins(api, config)
     stored = stored_stream(config)
     known = api.config_of(config.name)
     if known is not None:
@@ -87,6 +89,38 @@ def checked_creation(api: Api, names: list[str], request: ApiRequest) -> Checked
     policy = configs.stream_policy(config)
     _check_overlap(policy.subjects, api.subjects_besides(config.name))
     return Checked(config.name, policy, stored)
+
+
+def _check_origins(api: Api, config: SequencedStreamConfig) -> None:
+    """Against the streams that are copied. Those of other nodes cannot be."""
+    mirror = config.mirror
+    for source in [*config.sources, *([mirror] if mirror is not None else [])]:
+        kind = 0 if source is mirror else 1
+        stream = api.hub.streams.get(source.name)
+        if stream is None and (api.place or api.exists(source.name)):
+            raise ApiError(e.SETUP[kind], f"stream {source.name} is not at the node that was asked")
+        if stream is None:
+            continue
+        if 0 < config.max_msg_size < stream.policy.max_message_size:
+            raise ApiError(e.SIZE[kind])
+        if kind == 0:
+            config.mirror_direct = stream.policy.allow_direct
+    waiting, visited = [config], set()
+    while waiting:
+        looked = waiting.pop()
+        visited.add(looked.name)
+        for source in [*looked.sources, *([looked.mirror] if looked.mirror is not None else [])]:
+            known = api.config_of(source.name)
+            if source.name in visited:
+                if looked.mirror is not None or _overlaps(looked.subjects, source.filter_subject):
+                    raise invalid("detected cycle")
+            elif known is not None:
+                waiting.append(configs.stream_config_of(known))
+
+
+def _overlaps(subjects: list[str], filter: str) -> bool:
+    found = filter_or_none(filter)
+    return found is None or any_collide((found,), [filter_or_none(each) or b"" for each in subjects])
 
 
 def create(api: Api, names: list[str], request: ApiRequest) -> Fields:
@@ -108,6 +142,7 @@ def checked_update(api: Api, names: list[str], request: ApiRequest) -> Checked:
     old = configs.stream_config_of(stream.config)
     _check_replicas(api, config)
     configs.check_stream_update(old, config)
+    _check_origins(api, config)
     _check_consumers(stream, old, config)
     policy = configs.stream_policy(config)
     _check_overlap(policy.subjects, api.subjects_besides(config.name))
@@ -193,8 +228,31 @@ def stream_fields(stream: SequencedStream, now: float) -> Fields:
         "config": msgspec.json.decode(stream.config),
         "created": time_text(stream.created),
         "state": {**state, "consumer_count": len(consumers_of(stream))},
+        **_source_fields(stream, now),
         "ts": time_text(now),
     }
+
+
+def _source_fields(stream: SequencedStream, now: float) -> Fields:
+    if not stream.policy.sources:
+        return {}
+    config = configs.stream_config_of(stream.config)
+    sources = config.sources if config.mirror is None else [config.mirror]
+    found = []
+    for source, each in zip(sources, cast("list[Sourcing]", stream.sourcings), strict=True):
+        fields: Fields = {"name": source.name, "lag": each.lag()}
+        place = stream.places.get(each.settings.index)
+        if place is not None:
+            fields["seq"] = int(place[1].partition(b" ")[0])
+        fields["active"] = round((now - each.heard_at) * SECOND) if each.heard_at else -1
+        if each.origin is None:
+            fields["error"] = ApiError(e.STREAM_NOT_FOUND).fields()
+        if source.filter_subject:
+            fields["filter_subject"] = source.filter_subject
+        if source.subject_transforms:
+            fields["subject_transforms"] = msgspec.to_builtins(source.subject_transforms)
+        found.append(fields)
+    return {"mirror": found[0]} if config.mirror is not None and found else {"sources": found} if found else {}
 
 
 def chosen(api: Api, asked: StreamsRequest) -> list[str]:

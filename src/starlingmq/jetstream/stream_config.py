@@ -13,12 +13,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from starlingmq.core.streams.policies import StreamPolicy
+from starlingmq.core.streams.source_settings import SourceSettings
 from starlingmq.core.streams.subject_transforms import Republishing
 from starlingmq.jetstream import api_errors as e
 from starlingmq.jetstream import json_forms as forms
 from starlingmq.jetstream.json_forms import Int32, Int64, Natural
 from starlingmq.jetstream.subjects import any_collide, collide, covers, filter_or_none, is_literal
-from starlingmq.jetstream.timestamps import SECOND
+from starlingmq.jetstream.timestamps import SECOND, time_of
 from starlingmq.jetstream.transform_config import check_destination, subject_transform
 
 REPLICAS_MAX: Final = 5
@@ -56,6 +57,16 @@ class RepublishConfig(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     headers_only: bool = False
 
 
+class StreamSourceConfig(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    name: str = ""
+    opt_start_seq: Natural = 0
+    opt_start_time: str = ""
+    filter_subject: str = ""
+    subject_transforms: list[SubjectTransformConfig] = []
+    external: dict[str, Any] | None = None
+    consumer: dict[str, Any] | None = None
+
+
 class SequencedStreamConfig(msgspec.Struct, forbid_unknown_fields=True):
     """In nats-server's order. Times are in nanoseconds."""
 
@@ -75,8 +86,8 @@ class SequencedStreamConfig(msgspec.Struct, forbid_unknown_fields=True):
     no_ack: bool = False
     duplicate_window: Int64 = 0
     placement: StreamPlacement | None = None
-    mirror: dict[str, Any] | None = None
-    sources: list[Any] = []
+    mirror: StreamSourceConfig | None = None
+    sources: list[StreamSourceConfig] = []
     compression: Literal["none", "s2"] = "none"
     first_seq: Natural = 0
     subject_transform: SubjectTransformConfig | None = None
@@ -133,7 +144,7 @@ TIMES: Final = (
     ("delete_marker_ttl", "subject_delete_marker_ttl"),
 )
 """Of the policy, and where they come from."""
-NOT_SUPPORTED: Final = ("mirror", "sources", "allow_msg_counter", "allow_atomic")
+NOT_SUPPORTED: Final = ("allow_msg_counter", "allow_atomic")
 NOT_SUPPORTED_EITHER: Final = ("allow_msg_schedules", "allow_batched", "persist_mode")
 
 _PER_SUBJECT: Final = "discard new per subject requires"
@@ -193,7 +204,8 @@ def check_stream(config: StreamRequest) -> None:
     for name in NOT_SUPPORTED + NOT_SUPPORTED_EITHER:
         if getattr(config, name):
             raise invalid(f"{name} is not supported")
-    config.duplicate_window = config.duplicate_window or min(config.max_age or DUPLICATE_WINDOW, DUPLICATE_WINDOW)
+    if config.mirror is None and not config.sources:
+        config.duplicate_window = config.duplicate_window or min(config.max_age or DUPLICATE_WINDOW, DUPLICATE_WINDOW)
     if config.pedantic:
         forms.require_unchanged(before, config)
         if not before.duplicate_window and config.duplicate_window < DUPLICATE_WINDOW:
@@ -206,7 +218,9 @@ def check_stream(config: StreamRequest) -> None:
             raise invalid("subject delete marker cannot be set if roll-ups are disabled")
         config.deny_purge = config.deny_purge and config.allow_rollup_hdrs
         config.allow_rollup_hdrs = config.allow_msg_ttl = True
-    config.subjects = config.subjects or [config.name]
+    check_sources(config)
+    if config.mirror is None and not config.sources:
+        config.subjects = config.subjects or [config.name]
     _check_subjects(config)
     _check_transform(config)
     _check_republish(config)
@@ -219,6 +233,8 @@ def check_stream(config: StreamRequest) -> None:
 
 def check_stream_update(old: SequencedStreamConfig, new: SequencedStreamConfig) -> None:
     """``new`` has been checked by itself."""
+    if old.mirror != new.mirror:
+        raise e.ApiError(e.MIRROR_UPDATE)
     for is_wrong, words in UPDATES:
         if is_wrong(old, new):
             raise invalid(words)
@@ -260,18 +276,77 @@ def _check_subjects(config: SequencedStreamConfig) -> None:
 
 
 def _check_transform(config: SequencedStreamConfig) -> None:
-    transform = config.subject_transform
-    if transform is None:
-        return
-    tokens = transform.src.split(".")
-    if transform.src and ("" in tokens or ">" in tokens[:-1] or not WHITE.isdisjoint(transform.src)):
-        raise e.ApiError(e.TRANSFORM_SOURCE, f"invalid subject {transform.src}")
-    if transform.dest:
+    if config.subject_transform is not None:
+        check_mapping(config.subject_transform, e.TRANSFORM_SOURCE, e.TRANSFORM_DESTINATION)
+
+
+def check_mapping(mapping: SubjectTransformConfig, source: e.ErrorKind, destination: e.ErrorKind) -> None:
+    tokens = mapping.src.split(".")
+    if mapping.src and ("" in tokens or ">" in tokens[:-1] or not WHITE.isdisjoint(mapping.src)):
+        raise e.ApiError(source, f"invalid subject {mapping.src}")
+    if mapping.dest:
         try:
-            check_destination(transform.dest)
-            subject_transform(transform.src, transform.dest)
+            check_destination(mapping.dest)
+            subject_transform(mapping.src, mapping.dest)
         except ValueError as error:
-            raise e.ApiError(e.TRANSFORM_DESTINATION, error) from None
+            raise e.ApiError(destination, error) from None
+
+
+def check_sources(config: SequencedStreamConfig) -> None:
+    if config.mirror is not None:
+        if config.first_seq:
+            raise e.ApiError(e.MIRROR_FIRST)
+        if config.subjects:
+            raise e.ApiError(e.MIRROR_SUBJECTS)
+        if config.sources:
+            raise e.ApiError(e.MIRROR_AND_SOURCES)
+        _check_source(config.mirror, 0)
+        if config.subject_delete_marker_ttl:
+            raise invalid("subject delete markers forbidden on mirrors")
+    indexes = set()
+    for source in config.sources:
+        _check_source(source, 1)
+        if index_of(source) in indexes:
+            raise e.ApiError(e.SOURCE_DUPLICATE)
+        indexes.add(index_of(source))
+
+
+def _check_source(source: StreamSourceConfig, kind: int) -> None:
+    if not forms.is_name(source.name):
+        raise e.ApiError(e.NAME[kind])
+    if source.external is not None or source.consumer is not None:
+        raise e.ApiError(e.SETUP[kind], "external streams and consumers of a name are not supported")
+    if source.opt_start_time:
+        try:
+            time_of(source.opt_start_time)
+        except ValueError as error:
+            raise e.ApiError(e.INVALID_JSON, error) from None
+    mappings = source.subject_transforms
+    if source.filter_subject and mappings:
+        raise e.ApiError(e.FILTERS[kind])
+    for mapping in mappings:
+        check_mapping(mapping, e.FILTER[kind], e.DESTINATION[kind])
+    filters = [filter_or_none(each.src or ">") or b"#" for each in mappings]
+    for at, filter in enumerate(filters):
+        if any_collide((filter,), filters[at + 1 :]):
+            raise e.ApiError(e.OVERLAP[kind])
+
+
+def index_of(source: StreamSourceConfig) -> str:
+    """nats-server's name for a source."""
+    mappings = source.subject_transforms or [SubjectTransformConfig(source.filter_subject)]
+    sources = "\f".join(each.src or ">" for each in mappings)
+    return f"{source.name} {sources} {chr(12).join(each.dest or '>' for each in mappings)}"
+
+
+def source_settings(source: StreamSourceConfig, mirror: bool) -> SourceSettings:
+    found = SourceSettings(source.name, index_of(source).encode(), mirror)
+    subjects = [each.src or ">" for each in source.subject_transforms] or [source.filter_subject]
+    found.filters = [filter for filter in map(filter_or_none, subjects) if filter is not None]
+    found.transforms = [subject_transform(each.src, each.dest) for each in source.subject_transforms if each.dest]
+    found.start_seq = source.opt_start_seq
+    found.start_time = time_of(source.opt_start_time) if source.opt_start_time else 0.0
+    return found
 
 
 def _check_republish(config: StreamRequest) -> None:
@@ -328,5 +403,8 @@ def stream_policy(config: SequencedStreamConfig) -> StreamPolicy:
     policy.retention = RETENTIONS.index(config.retention)
     policy.discard = 1 if config.discard == "new" else 0
     policy.memory = config.storage == "memory"
+    mirror = config.mirror
+    policy.sources = [source_settings(each, False) for each in config.sources]
+    policy.sources += [source_settings(mirror, True)] if mirror is not None else []
     policy.republishing = republishing_of(config)
     return policy

@@ -57,6 +57,7 @@ from starlingmq.core.streams.sequenced_stream import (
     drop_fact,
     put_fact,
 )
+from starlingmq.core.streams.sourcing import Sourcing
 from starlingmq.core.topics.topics import of_the_broker
 from starlingmq.core.turn.timers import sooner
 from starlingmq.wire.nats_headers import response_topic
@@ -121,6 +122,10 @@ class JetStream(JetStreamPort):
     _pushed: dict[bytes, list[BoundConsumer]]  # push consumers by the topic that they deliver to
     _version: int  # of the router, when their subscribers were looked for last
     _count: int  # for the order in heaps
+    sourcings: dict[SequencedStream, list[Sourcing]]  # of streams with sources, and of mirrors
+    _copying: dict[Sourcing, None]  # those that may have something to do
+    _blocked: dict[Sourcing, None]  # their streams have no room, or their origins cannot be read ...
+    _blocked_until: float  # ... and are tried again at this time; 0.0: there are none
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery, spellings: SubjectCache) -> None:
         super().__init__()
@@ -148,6 +153,10 @@ class JetStream(JetStreamPort):
         self._pushed = {}
         self._version = -1
         self._count = 0
+        self.sourcings = {}
+        self._copying = {}
+        self._blocked = {}
+        self._blocked_until = 0.0
 
     # Streams
 
@@ -174,6 +183,7 @@ class JetStream(JetStreamPort):
         """A new stream: from now on it gets messages."""
         self._know(stream)
         self._subscribe(stream)
+        self._source(stream)
 
     def _know(self, stream: SequencedStream) -> None:
         self.streams[stream.name] = stream
@@ -185,6 +195,7 @@ class JetStream(JetStreamPort):
         stream.apply(policy, stream.config)
         self._subscribe(stream)
         self._look_at_end(stream)
+        self._source(stream)
 
     def change(self, stream: SequencedStream, policy: StreamPolicy, config: bytes) -> None:
         self._unsubscribe(stream)
@@ -195,6 +206,8 @@ class JetStream(JetStreamPort):
         self._look_at_end(stream)
         stream.notice()
         self.reads.stream_changed(stream)
+        self._end_sources(stream)
+        self._source(stream)
 
     def remove(self, stream: SequencedStream) -> None:
         """The stream is deleted, and its consumers and readers with it. ``SequencedStream.forget`` follows when its
@@ -205,6 +218,48 @@ class JetStream(JetStreamPort):
             self.remove_consumer(cast(BoundConsumer, reader))
         self._unsubscribe(stream)
         del self.streams[stream.name]
+        self._end_sources(stream)
+        for sourcings in self.sourcings.values():
+            for each in sourcings:
+                if each.origin is stream:
+                    each.detach()
+
+    def _source(self, stream: SequencedStream) -> None:
+        """It is there: what it copies, and who copies it, begins or goes on."""
+        if stream.policy.sources:
+            found = [Sourcing(each, stream, self._copying) for each in stream.policy.sources]
+            self.sourcings[stream] = found
+            stream.sourcings = list(found)
+        for sourcings in self.sourcings.values():
+            for each in sourcings:
+                origin = self.streams.get(each.settings.name)
+                if each.origin is None and origin is not None:
+                    each.attach(origin)
+
+    def _end_sources(self, stream: SequencedStream) -> None:
+        for each in self.sourcings.pop(stream, []):
+            each.detach()
+            self._blocked.pop(each, None)
+
+    def _copy(self, now: float) -> None:
+        """Let streams copy others, each some messages."""
+        if self._blocked and now >= self._blocked_until:
+            self._copying.update(self._blocked)
+            self._blocked = {}
+        active = list(self._copying)
+        self._copying.clear()
+        for each in active:
+            try:
+                self.ctx.work -= FILL_BUDGET
+                going = each.fill(FILL_BUDGET, now)
+            except OSError:  # the log has said so
+                going = False
+            if not going:
+                self._blocked[each] = None
+        if not self._blocked:
+            self._blocked_until = 0.0
+        elif self._blocked_until <= now:
+            self._blocked_until = now + AGAIN_SECONDS
 
     def _subscribe(self, stream: SequencedStream) -> None:
         """To the messages of this node, and of other nodes, which keep them while this one is away."""
@@ -453,7 +508,7 @@ class JetStream(JetStreamPort):
         """Whether another turn has something to do now."""
         if not self.enabled:
             return False  # ``turn`` is not called
-        if (self._active and not self.ctx.isolated) or self.reads.pending():
+        if ((self._active or self._copying) and not self.ctx.isolated) or self.reads.pending():
             return True
         for stream in self._noticed:  # noqa: SIM110  a generator would be made
             if stream.seen < stream.end():
@@ -480,6 +535,8 @@ class JetStream(JetStreamPort):
             self._again = {}
         if self._noticed:
             self._show_news()
+        if (self._copying or self._blocked) and not ctx.isolated:
+            self._copy(now)
         if self._pushed and self._version != self.router.version + self.router.awaited_changes:
             self._look_for_subscribers()
         if self._active and not ctx.isolated:  # else another node may deliver its messages
@@ -496,6 +553,7 @@ class JetStream(JetStreamPort):
         due = sooner(self._save_at, self._timers[0][0] if self._timers else 0.0)
         due = sooner(due, self._again_at)
         due = sooner(due, sooner(self.reads.due_at, self.reads.far_readers.due_at))
+        due = sooner(due, self._blocked_until)
         self.due_at = sooner(due, self._ends[0][0] if self._ends else 0.0)
 
     def _show_news(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.streams.source_settings import SourceSettings
 from starlingmq.core.streams.subject_transforms import Republishing
 
 # Retention: when a message is removed.
@@ -43,6 +44,7 @@ class StreamPolicy:
     memory: bool
     replicas: int
     first_seq: int
+    sources: list[SourceSettings]  # or the origin of a mirror
     republishing: Republishing | None  # and subject transforms; None: neither
 
     def __init__(self) -> None:
@@ -68,4 +70,5 @@ class StreamPolicy:
         self.memory = False
         self.replicas = 1
         self.first_seq = 0
+        self.sources = []
         self.republishing = None

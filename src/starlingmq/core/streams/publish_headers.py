@@ -27,6 +27,7 @@ class PublishHeaders:
     rollup: bytes
     time_to_live: float
     invalid: bytes
+    source: bytes  # of which stream it is a copy
 
     def __init__(self) -> None:
         self.size = 0
@@ -39,6 +40,7 @@ class PublishHeaders:
         self.rollup = b""
         self.time_to_live = 0.0
         self.invalid = b""
+        self.source = b""
 
 
 NO_HEADERS: Final = PublishHeaders()
@@ -73,6 +75,8 @@ def _read(found: PublishHeaders, name: bytes, value: bytes) -> None:
         found.expected_id = value or None
     elif name == b"Nats-Rollup":
         found.rollup = value.lower()
+    elif name == b"Nats-Stream-Source":
+        found.source = value
     elif name == b"Nats-TTL":
         found.time_to_live = time_to_live(value)
         if found.time_to_live == 0.0:

@@ -55,6 +55,7 @@ TOPICS_SHIFT: Final = 4  # topics that are compared with a filter, for the work 
 REASON_MAX: Final = 200  # characters of a refusal in a PUBACK: a part of it may be as long as a client chose it
 STALE_MIN: Final = 64  # ends of messages that were removed, which are tolerated
 REMOVED_FACT: Final = b"js/r/"  # and the number of the stream, and of a block: which sequences in it are removed
+PLACES_FACT: Final = b"js/p/"  # and the number of the stream: its places in others, where its log has given room back
 FIRST_FACT: Final = b"js/f/"  # and the number of the stream: its first sequence
 
 # The outcome of a message
@@ -137,6 +138,10 @@ class SequencedStream(Stream):
     noticed: list[SequencedStream]  # ... and it is in this list of the hub
     removed: bool  # it is deleted, and gets no messages
     left: list[bytes]  # facts of its consumers, then
+    sourcing: bool  # the message that is looked at is that of a source
+    restoring: bool  # its settings are not known yet
+    sourcings: list[StreamWatcher]  # they copy other streams into this one (core.streams.sourcing)
+    places: dict[bytes, tuple[int, bytes]]  # by source: of its last message the sequence here, and that in the origin
     to_republish: list[tuple[int, int, Message]]  # once it is stored: sequence, the one before it of its topic, message
     seen: int  # sequences up to here have been shown to watchers
     ends_at: float  # when the hub looks for messages that have ended; 0.0: not planned
@@ -182,6 +187,10 @@ class SequencedStream(Stream):
         self.noticed = []
         self.removed = False
         self.left = []
+        self.sourcing = False
+        self.restoring = False
+        self.sourcings = []
+        self.places = {}
         self.to_republish = []
         self.seen = first - 1
         self.ends_at = 0.0
@@ -238,9 +247,35 @@ class SequencedStream(Stream):
     def kept_filters(self) -> list[bytes]:
         """The filters of all topics of messages that it takes."""
         republishing = self.policy.republishing
+        if self.policy.sources:
+            return [b"#"]
         if republishing is None or republishing.transform is None:
             return self.filters
         return [*self.filters, republishing.transform.made()]
+
+    def take_sourced(self, message: Message) -> bool:
+        """A message of a source. Returns False if there is no room for it."""
+        self.sourcing = True
+        self.take(self.ctx, message)
+        self.sourcing = False
+        return self.outcome != REFUSED
+
+    def is_behind(self, seq: int) -> bool:
+        """Whether a gap before ``seq`` has to wait: it is made where the log ends, which has not all messages yet."""
+        return self.log is not None and seq > self.index.last + 1 and self.log.stored() <= self.index.last
+
+    def take_mirrored(self, message: Message, seq: int) -> bool:
+        """A message of the origin of a mirror, with its sequence there. Raises OSError."""
+        if self.log is not None and self.ctx.refusing:
+            return False
+        if seq > self.index.last + 1:
+            self._go_on_at(seq)
+        headers = publish_headers(message.properties) if message.properties else NO_HEADERS
+        self._add(message, headers)
+        if self.log is not None:
+            self.ctx.note(STREAM_PUT, self, Outgoing(message, 0, False, b"", None))
+        self._after(message.topic, headers)
+        return True
 
     def refusal_reason(self) -> int:
         refusal = self.refusal
@@ -261,6 +296,8 @@ class SequencedStream(Stream):
 
     def _unexpected(self, topic: bytes, headers: PublishHeaders) -> StreamRefusal | None:
         policy = self.policy
+        if headers.source and policy.sources and not self.sourcing:
+            return StreamRefusal(400, 10052, "only a source of the stream says where a message comes from")
         if headers.expected_stream and headers.expected_stream != self.name.encode():
             return StreamRefusal(400, 10060, "expected stream does not match")
         if headers.invalid:
@@ -339,6 +376,10 @@ class SequencedStream(Stream):
         return size + OVERHEAD + HEADER_OVERHEAD if headers else size + OVERHEAD
 
     def _note_headers(self, seq: int, now: float, headers: PublishHeaders) -> None:
+        if headers.source and (self.sourcing or self.restoring):
+            place = headers.source.split(b" ")
+            if len(place) == 6:
+                self.places[b" ".join((place[0], place[2], place[3]))] = (seq, b"%b %b" % (place[1], place[5]))
         if headers.message_id:
             self.last_id = headers.message_id
             self._ids[headers.message_id] = seq
@@ -516,6 +557,9 @@ class SequencedStream(Stream):
         self.policy = policy
         self.config = config
         self.filters = policy.subjects
+        self.restoring = False
+        indexes = [each.index for each in policy.sources]
+        self.places = {index: place for index, place in self.places.items() if index in indexes}
         self.trim()
 
     def trim(self) -> None:
@@ -574,6 +618,7 @@ class SequencedStream(Stream):
             self.index.skip(self.index.last + 1)
             return
         headers = publish_headers(message.properties) if PREFIX in message.properties else NO_HEADERS
+        self.restoring = True
         size = headers.size
         if headers is NO_HEADERS and message.properties:
             size = len(carried(message.properties).headers)
@@ -602,6 +647,12 @@ class SequencedStream(Stream):
                     self.index.remove(number << SHIFT | place)
                 bits >>= 1
                 place += 1
+        value = facts.pop(PLACES_FACT + b"%d" % self.number, b"")
+        for line in value.split(b"\n") if value else []:
+            here, there, ident, source = line.split(b" ", 3)
+            known = self.places.get(source)
+            if known is None or known[0] < int(here):
+                self.places[source] = (int(here), b"%b %b" % (there, ident))
         self.index.changed = {}
         self.trim()
 
@@ -632,6 +683,9 @@ class SequencedStream(Stream):
             for number in [each for each in self._told if first <= each << SHIFT and (each << SHIFT | MASK) <= last]:
                 drop_fact(self.ctx, REMOVED_FACT + b"%d/%d" % (self.number, number))
                 del self._told[number]
+        if self.places:  # messages that had them may be among those
+            lines = [b"%d %b %b" % (seq, place, index) for index, (seq, place) in self.places.items()]
+            put_fact(self.ctx, PLACES_FACT + b"%d" % self.number, b"\n".join(lines))
 
     def forget(self) -> None:
         """The stream is deleted: the store forgets what it has of it."""
@@ -639,6 +693,8 @@ class SequencedStream(Stream):
             drop_fact(self.ctx, fact)
         for number in self._told:
             drop_fact(self.ctx, REMOVED_FACT + b"%d/%d" % (self.number, number))
+        if self.policy.sources:
+            drop_fact(self.ctx, PLACES_FACT + b"%d" % self.number)
         if self._told_first != 0:
             drop_fact(self.ctx, FIRST_FACT + b"%d" % self.number)
 

@@ -1,0 +1,138 @@
+"""Mirrors and sources: a stream that keeps the messages of another one.
+
+::
+
+    origin --next of the filters, what is stored--> Sourcing --as a source: with its place in the origin--> stream
+                                                             --as a mirror: with the same sequence--------> stream
+
+Invariants:
+
+- A message of the origin is in the stream once, also over a crash: its place is a header of the message, so both are
+  stored together, and a start reads the place of the last one from the log. A mirror has the place as its sequence.
+- A message is copied once it is stored, so a crash of the origin takes back nothing that a copy has.
+- A message that the stream has no room for is tried again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.messages.message import Message
+from starlingmq.core.streams.message_index import TopicSelection
+from starlingmq.core.streams.sequenced_stream import SequencedStream, StreamWatcher
+from starlingmq.core.streams.source_settings import SourceSettings
+from starlingmq.wire.nats_headers import carried, properties_of
+from starlingmq.wire.nats_subjects import subject_of
+
+LEFT_OUT: Final = (b"Nats-Stream-Source:", b"Nats-Expected-", b"Nats-Batch-")
+
+
+class Sourcing(StreamWatcher):
+    """``active``: those of the hub that have something to do. Raises OSError where messages are read."""
+
+    settings: SourceSettings
+    target: SequencedStream
+    origin: SequencedStream | None  # None: there is no such stream now
+    active: dict[Sourcing, None]
+    selection: TopicSelection
+    next: int  # the sequence of the origin that is looked at next; 0: not known yet
+    heard_at: float  # 0.0: not from this origin yet
+
+    def __init__(self, settings: SourceSettings, target: SequencedStream, active: dict[Sourcing, None]) -> None:
+        self.settings = settings
+        self.target = target
+        self.origin = None
+        self.active = active
+        self.selection = TopicSelection(settings.filters)
+        self.next = 0
+        self.heard_at = 0.0
+
+    def attach(self, origin: SequencedStream) -> None:
+        """The origin is there: begin, or go on after the last message that the stream has of it."""
+        self.origin = origin
+        self.active[self] = None
+        settings = self.settings
+        origin.watch(self, settings.filters)
+        if settings.mirror and self.target.index.last > 0:
+            self.next = self.target.index.last + 1
+            return
+        place = self.target.places.get(settings.index)
+        if place is not None and place[1].endswith(b" " + ident(origin)):
+            self.next = int(place[1].partition(b" ")[0]) + 1
+        else:
+            self.next = origin.index.since(settings.start_time) if settings.start_time else max(settings.start_seq, 1)
+
+    def detach(self) -> None:
+        if self.origin is not None:
+            self.origin.unwatch(self, self.settings.filters)
+        self.origin = None
+        self.active.pop(self, None)
+
+    def fill(self, budget: int, now: float) -> bool:
+        """Copy up to ``budget`` messages. Returns False if the stream has no room for one."""
+        origin = self.origin
+        if origin is None:
+            return True
+        self.heard_at = now
+        end = origin.end()
+        while self.next <= end:
+            if budget <= 0:
+                self.active[self] = None
+                return True
+            budget -= 1
+            seq = origin.index.next_of(self.next, self.selection)
+            if seq == 0 or seq > end:
+                self.next = end + 1
+                return True
+            if self.settings.mirror and self.target.is_behind(seq):
+                self.active[self] = None
+                return True
+            message = origin.message(seq)
+            if message is not None and not self._give(message, seq, origin, now):
+                self.next = seq
+                return False
+            self.next = seq + 1
+        return True
+
+    def lag(self) -> int:
+        """Messages of the origin that are still to come."""
+        return 0 if self.origin is None else self.origin.index.waiting(max(self.next, 1), self.selection)
+
+    def _give(self, message: Message, seq: int, origin: SequencedStream, now: float) -> bool:
+        target, settings = self.target, self.settings
+        topic = settings.topic_of(message.topic)
+        if settings.mirror:
+            kept = Message(topic, message.payload, 0, False, message.properties, 0.0, "", message.published_at)
+            return target.take_mirrored(kept, seq)
+        block = carried(message.properties).headers if message.properties else b""
+        lines = [line for line in block.split(b"\r\n")[1:] if line and not line.startswith(LEFT_OUT)]
+        index = settings.index.split(b" ")
+        place = b"%b %d %b %b %b %b" % (index[0], seq, index[1], index[2], subject_of(message.topic), ident(origin))
+        lines.append(b"Nats-Stream-Source: " + place)
+        try:
+            properties = properties_of(b"NATS/1.0\r\n%b\r\n\r\n" % b"\r\n".join(lines), b"")
+        except ValueError:
+            return True  # too many headers: it is left out
+        return target.take_sourced(Message(topic, message.payload, 0, False, properties, 0.0, "", now))
+
+    # As a watcher of the origin
+
+    def wake(self) -> None:
+        self.active[self] = None
+
+    def removed(self, seq: int, topic: bytes) -> None:
+        pass
+
+    def purged(self) -> None:
+        pass
+
+    def needs(self, seq: int) -> bool:
+        return False
+
+    def counts(self) -> bool:
+        return False
+
+
+def ident(origin: SequencedStream) -> bytes:
+    """Which stream of its name it is."""
+    return b"%08x" % (int(origin.created * 1e6) & 0xFFFFFFFF)
