@@ -41,8 +41,11 @@ def check_rights(api: Api, handler: object, names: list[str], request: ApiReques
         configs.check_stream(config)
         if not all(rights.extent(filter, b"") == WHOLE for filter in configs.stream_policy(config).subjects):
             raise NotAllowedError
-        if not all(rights.may_read(each.name.encode()) for each in configs.stream_policy(config).sources):
-            raise NotAllowedError
+        for source in configs.stream_policy(config).sources:
+            if not rights.may_read(source.name.encode()):
+                raise NotAllowedError
+            if not all(rights.may_publish_all(each.made()) for each in source.transforms):
+                raise NotAllowedError
         republishing = configs.stream_policy(config).republishing
         if republishing is not None:
             for transform in (republishing.transform, republishing.republish):

@@ -105,17 +105,32 @@ def _check_origins(api: Api, config: SequencedStreamConfig) -> None:
             raise ApiError(e.SIZE[kind])
         if kind == 0:
             config.mirror_direct = stream.policy.allow_direct
-    waiting, visited = [config], set()
+    _check_cycles(api, config)
+
+
+def _check_cycles(api: Api, config: SequencedStreamConfig) -> None:
+    """As nats-server does, which looks at subjects only; and that nothing comes back which another source brought."""
+    waiting: list[SequencedStreamConfig] = [config]
+    visited: set[str] = set()
+    edges: list[tuple[SequencedStreamConfig, configs.StreamSourceConfig]] = []
     while waiting:
         looked = waiting.pop()
+        if looked.name in visited:
+            continue
         visited.add(looked.name)
         for source in [*looked.sources, *([looked.mirror] if looked.mirror is not None else [])]:
+            edges.append((looked, source))
             known = api.config_of(source.name)
             if source.name in visited:
                 if looked.mirror is not None or _overlaps(looked.subjects, source.filter_subject):
                     raise invalid("detected cycle")
             elif known is not None:
                 waiting.append(configs.stream_config_of(known))
+    for looked, back in edges:
+        if back.name == config.name:
+            taken = [each.filter_subject or ">" for _, each in edges if each.name == looked.name]
+            if looked.subject_transform is not None or _overlaps(taken, back.filter_subject):
+                raise invalid("detected cycle")
 
 
 def _overlaps(subjects: list[str], filter: str) -> bool:

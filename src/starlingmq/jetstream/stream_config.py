@@ -25,6 +25,8 @@ from starlingmq.jetstream.transform_config import check_destination, subject_tra
 REPLICAS_MAX: Final = 5
 SUBJECTS_MAX: Final = 500
 """Of one stream. Pairs with a wildcard are compared, 75 ms at most; nats-server has no such limit."""
+SOURCES_MAX: Final = 200
+"""Of one stream, and as many transforms, which are compared in pairs."""
 DUPLICATE_WINDOW: Final = 120 * SECOND
 SHORTEST: Final = SECOND // 10
 RETENTIONS: Final = ("limits", "interest", "workqueue")
@@ -293,6 +295,10 @@ def check_mapping(mapping: SubjectTransformConfig, source: e.ErrorKind, destinat
 
 
 def check_sources(config: SequencedStreamConfig) -> None:
+    transforms = [each for source in config.sources for each in source.subject_transforms]
+    transforms += config.mirror.subject_transforms if config.mirror is not None else []
+    if len(config.sources) > SOURCES_MAX or len(transforms) > SOURCES_MAX:
+        raise invalid(f"a stream has at most {SOURCES_MAX} sources, and transforms of them")
     if config.mirror is not None:
         if config.first_seq:
             raise e.ApiError(e.MIRROR_FIRST)
@@ -324,6 +330,9 @@ def _check_source(source: StreamSourceConfig, kind: int) -> None:
     mappings = source.subject_transforms
     if source.filter_subject and mappings:
         raise e.ApiError(e.FILTERS[kind])
+    for subject in [each.src for each in mappings] or [source.filter_subject]:
+        if subject and filter_or_none(subject) is None:
+            raise e.ApiError(e.FILTER[kind], f"invalid subject {subject}")
     for mapping in mappings:
         check_mapping(mapping, e.FILTER[kind], e.DESTINATION[kind])
     filters = [filter_or_none(each.src or ">") or b"#" for each in mappings]
@@ -333,10 +342,11 @@ def _check_source(source: StreamSourceConfig, kind: int) -> None:
 
 
 def index_of(source: StreamSourceConfig) -> str:
-    """nats-server's name for a source."""
+    """nats-server's name for a source. Functions may have white space, which would end a part."""
     mappings = source.subject_transforms or [SubjectTransformConfig(source.filter_subject)]
     sources = "\f".join(each.src or ">" for each in mappings)
-    return f"{source.name} {sources} {chr(12).join(each.dest or '>' for each in mappings)}"
+    destinations = "\f".join("".join(each.dest.split()) or ">" for each in mappings)
+    return f"{source.name} {sources} {destinations}"
 
 
 def source_settings(source: StreamSourceConfig, mirror: bool) -> SourceSettings:
