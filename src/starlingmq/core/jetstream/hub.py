@@ -246,16 +246,21 @@ class JetStream(JetStreamPort):
         if self._blocked and now >= self._blocked_until:
             self._copying.update(self._blocked)
             self._blocked = {}
+        left = TURN_BUDGET
         active = list(self._copying)
         self._copying.clear()
         for each in active:
+            if left <= 0:
+                self._copying[each] = None
+                continue
             try:
-                self.ctx.work -= FILL_BUDGET
-                going = each.fill(FILL_BUDGET, now)
+                going = each.fill(min(left, FILL_BUDGET), now)
             except OSError:  # the log has said so
                 going = False
+            left -= 1 + each.looked
             if not going:
                 self._blocked[each] = None
+        self.ctx.work -= TURN_BUDGET - left
         if not self._blocked:
             self._blocked_until = 0.0
         elif self._blocked_until <= now:
@@ -553,7 +558,7 @@ class JetStream(JetStreamPort):
         due = sooner(self._save_at, self._timers[0][0] if self._timers else 0.0)
         due = sooner(due, self._again_at)
         due = sooner(due, sooner(self.reads.due_at, self.reads.far_readers.due_at))
-        due = sooner(due, self._blocked_until)
+        due = sooner(due, 0.0 if ctx.isolated else self._blocked_until)
         self.due_at = sooner(due, self._ends[0][0] if self._ends else 0.0)
 
     def _show_news(self) -> None:

@@ -54,6 +54,7 @@ EXPIRED_PER_TURN: Final = 1000
 TOPICS_SHIFT: Final = 4  # topics that are compared with a filter, for the work of a message
 REASON_MAX: Final = 200  # characters of a refusal in a PUBACK: a part of it may be as long as a client chose it
 STALE_MIN: Final = 64  # ends of messages that were removed, which are tolerated
+PLACES_MAX: Final = 1000  # of sources that a stream has no more
 REMOVED_FACT: Final = b"js/r/"  # and the number of the stream, and of a block: which sequences in it are removed
 PLACES_FACT: Final = b"js/p/"  # and the number of the stream: its places in others, where its log has given room back
 FIRST_FACT: Final = b"js/f/"  # and the number of the stream: its first sequence
@@ -221,7 +222,7 @@ class SequencedStream(Stream):
             self.dropped += 1
             ctx.drop("stream_refused", self.client_id, 1, message.topic)
             return 0
-        if headers.message_id:
+        if headers.message_id and self.policy.duplicate_window > 0.0:
             known = self._ids.get(headers.message_id)
             if known is not None:
                 self.outcome = DUPLICATE
@@ -378,7 +379,7 @@ class SequencedStream(Stream):
     def _note_headers(self, seq: int, now: float, headers: PublishHeaders) -> None:
         if headers.source and (self.sourcing or self.restoring):
             place = headers.source.split(b" ")
-            if len(place) == 6:
+            if len(place) == 6 and place[1].isdigit() and len(place[1]) < 20:
                 self.places[b" ".join((place[0], place[2], place[3]))] = (seq, b"%b %b" % (place[1], place[5]))
         if headers.message_id:
             self.last_id = headers.message_id
@@ -558,8 +559,11 @@ class SequencedStream(Stream):
         self.config = config
         self.filters = policy.subjects
         self.restoring = False
-        indexes = [each.index for each in policy.sources]
-        self.places = {index: place for index, place in self.places.items() if index in indexes}
+        known = self.places
+        self.places = {each.index: known[each.index] for each in policy.sources if each.index in known}
+        if policy.sources:  # else any publisher may have written them
+            for index in list(known)[-PLACES_MAX:]:  # a source that comes back goes on
+                self.places[index] = known[index]
         self.trim()
 
     def trim(self) -> None:

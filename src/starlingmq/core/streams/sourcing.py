@@ -37,6 +37,8 @@ class Sourcing(StreamWatcher):
     selection: TopicSelection
     next: int  # the sequence of the origin that is looked at next; 0: not known yet
     heard_at: float  # 0.0: not from this origin yet
+    looked: int  # messages that the last ``fill`` has looked at
+    left_out: tuple[bytes, ...]  # headers, also those that the stream would refuse for ever
 
     def __init__(self, settings: SourceSettings, target: SequencedStream, active: dict[Sourcing, None]) -> None:
         self.settings = settings
@@ -46,6 +48,12 @@ class Sourcing(StreamWatcher):
         self.selection = TopicSelection(settings.filters)
         self.next = 0
         self.heard_at = 0.0
+        self.looked = 0
+        self.left_out = LEFT_OUT
+        if not target.policy.allow_ttl:
+            self.left_out += (b"Nats-TTL:",)
+        if not target.policy.allow_rollup or target.policy.deny_purge:
+            self.left_out += (b"Nats-Rollup:",)
 
     def attach(self, origin: SequencedStream) -> None:
         """The origin is there: begin, or go on after the last message that the stream has of it."""
@@ -58,7 +66,8 @@ class Sourcing(StreamWatcher):
             return
         place = self.target.places.get(settings.index)
         if place is not None and place[1].endswith(b" " + ident(origin)):
-            self.next = int(place[1].partition(b" ")[0]) + 1
+            # Not beyond its end: a crash may have taken more of the origin than of its copy.
+            self.next = min(int(place[1].partition(b" ")[0]), origin.index.last) + 1
         else:
             self.next = origin.index.since(settings.start_time) if settings.start_time else max(settings.start_seq, 1)
 
@@ -71,6 +80,7 @@ class Sourcing(StreamWatcher):
     def fill(self, budget: int, now: float) -> bool:
         """Copy up to ``budget`` messages. Returns False if the stream has no room for one."""
         origin = self.origin
+        self.looked = 0
         if origin is None:
             return True
         self.heard_at = now
@@ -80,6 +90,7 @@ class Sourcing(StreamWatcher):
                 self.active[self] = None
                 return True
             budget -= 1
+            self.looked += 1
             seq = origin.index.next_of(self.next, self.selection)
             if seq == 0 or seq > end:
                 self.next = end + 1
@@ -105,7 +116,7 @@ class Sourcing(StreamWatcher):
             kept = Message(topic, message.payload, 0, False, message.properties, 0.0, "", message.published_at)
             return target.take_mirrored(kept, seq)
         block = carried(message.properties).headers if message.properties else b""
-        lines = [line for line in block.split(b"\r\n")[1:] if line and not line.startswith(LEFT_OUT)]
+        lines = [line for line in block.split(b"\r\n")[1:] if line and not line.startswith(self.left_out)]
         index = settings.index.split(b" ")
         place = b"%b %d %b %b %b %b" % (index[0], seq, index[1], index[2], subject_of(message.topic), ident(origin))
         lines.append(b"Nats-Stream-Source: " + place)

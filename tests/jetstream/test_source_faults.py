@@ -1,0 +1,241 @@
+"""What copies must not do: lose messages or have them twice, go round for ever, or take a turn for themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.core.streams.stream_world import Streaming, policy_of
+from tests.core.streams.test_sequenced_stream import Broker
+from tests.core.streams.test_sequenced_stream import policy_of as plain
+from tests.jetstream.fake_hub import ApiAlone
+from tests.jetstream.test_api_rights import owned
+
+from starlingmq.core.jetstream.hub import TURN_BUDGET
+from starlingmq.core.messages.message import Message
+from starlingmq.core.streams.policies import DISCARD_NEW
+from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.core.streams.source_settings import SourceSettings
+from starlingmq.core.streams.sourcing import Sourcing
+from starlingmq.jetstream.api_requests import NotAllowedError
+from starlingmq.jetstream.stream_config import StreamSourceConfig, SubjectTransformConfig, source_settings
+from starlingmq.wire.nats_headers import carried, properties_of
+
+
+def source(name: str, **settings: Any) -> SourceSettings:
+    return source_settings(StreamSourceConfig(name=name, **settings), False)
+
+
+def put(stream: SequencedStream, payload: bytes, headers: str = "", topic: bytes = b"t/1") -> None:
+    properties = properties_of(f"NATS/1.0\r\n{headers}\r\n\r\n".encode(), b"") if headers else b""
+    stream.take(stream.ctx, Message(topic, payload, 0, False, properties, 0.0, "", stream.ctx.now))
+
+
+def payloads(stream: SequencedStream) -> list[bytes]:
+    found = [stream.message(seq) for seq in range(1, stream.index.last + 1)]
+    return [each.payload for each in found if each is not None]
+
+
+def copying(world: Streaming, *names: str, **limits: Any) -> SequencedStream:
+    policy = policy_of(sources=[source(name) for name in names], duplicate_window=0.0, **limits)
+    policy.subjects = []
+    return world.stream("COPY", policy)
+
+
+def test_messages_with_one_id_are_all_copied() -> None:
+    """A stream with sources has no window for duplicates of its own; its origins have looked for them."""
+    world = Streaming()
+    origins = [world.stream(name, policy_of(name.lower(), duplicate_window=0.0)) for name in "AB"]
+    for number, origin in enumerate((*origins, *origins)):
+        put(origin, b"%d" % number, "Nats-Msg-Id: 1")
+    copy = copying(world, "A", "B")
+    world.advance(0.1)
+    assert sorted(payloads(copy)) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    "destination", ["x.{{wildcard(1)}}", "x.{{ wildcard( 1 ) }}", "x.{{\twildcard(1)}}", "x.{{\nwildcard(1)}}"]
+)
+def test_a_copy_goes_on_after_a_start_however_its_functions_are_written(destination: str) -> None:
+    settings = source("S", subject_transforms=[SubjectTransformConfig("t.*", destination)])
+    origin, target = Broker(plain()), Broker(plain(sources=[settings]))
+    for number in range(2):
+        origin.publish(b"t/%d" % number, b"%d" % number)
+        origin.turn()
+        if number == 1:
+            target.restart()
+        target.stream.apply(target.policy, b"{}")
+        copier = Sourcing(settings, target.stream, {})
+        copier.attach(origin.stream)
+        assert copier.fill(10, 1.0)
+        target.stream.gave_back([(1, 1)])
+        target.turn()
+        target.restart()
+    found = [each for each in target.log.messages if each is not None]
+    assert [(each.topic, each.payload) for each in found] == [(b"x/0", b"0"), (b"x/1", b"1")]
+
+
+def test_a_place_that_a_publisher_wrote_is_none() -> None:
+    """Before the stream had sources."""
+    broker = Broker(plain())
+    for place in ("A many > > t ffffffff", "A " + "9" * 5000 + " > > t ffffffff"):
+        broker.publish(b"t/1", b"x", Stream_Source=place)
+    broker.turn()
+    broker.restart()
+    broker.stream.apply(plain(sources=[source("A")]), b"{}")
+    assert broker.stream.index.last == 2 and broker.stream.places == {}
+
+
+@pytest.mark.parametrize("subject", ["a..b", "a b", "a*b", ">.a"])
+def test_a_filter_that_is_none_does_not_copy_everything(subject: str) -> None:
+    for code, given in enumerate(({"filter_subject": subject}, {"subject_transforms": [{"src": subject, "dest": ""}]})):
+        for kind, config in (
+            (10151, {"mirror": {"name": "A", **given}}),
+            (10145, {"sources": [{"name": "A", **given}]}),
+        ):
+            found = ApiAlone().ask("STREAM.CREATE.C", {"name": "C", **config})["error"]
+            assert found["err_code"] == kind, code
+
+
+def test_the_sources_of_a_stream_have_a_limit() -> None:
+    """Transforms are compared in pairs: 20,000 of them would take the broker minutes."""
+    mappings = [{"src": f"a.{number}", "dest": "b"} for number in range(201)]
+    sources: list[object] = [{"name": f"A{number}"} for number in range(201)]
+    for config in (
+        {"sources": sources},
+        {"sources": [{"name": "A", "subject_transforms": mappings}]},
+        {"mirror": {"name": "A", "subject_transforms": mappings}},
+    ):
+        found = ApiAlone().ask("STREAM.CREATE.C", {"name": "C", **config})["error"]
+        assert found["description"] == "a stream has at most 200 sources, and transforms of them"
+
+
+def test_many_copies_take_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    for number in range(300):
+        put(origin, b"%d" % number)
+    hub = world.state.jetstream
+    copies = []
+    for number in range(40):
+        policy = policy_of(sources=[source("A")])
+        policy.subjects = []
+        copies.append(world.stream(f"C{number}", policy))
+    hub.turn()
+    assert 0 < sum(copy.index.count for copy in copies) <= TURN_BUDGET
+    assert hub.pending()
+    world.advance(0.1)
+    for _ in range(10):
+        world.advance(0.1)
+    assert all(payloads(copy) == payloads(origin) for copy in copies)
+
+
+def test_a_copy_without_room_does_not_keep_an_isolated_node_busy() -> None:
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    copying(world, "A", max_messages=1, discard=DISCARD_NEW)
+    put(origin, b"1")
+    put(origin, b"2")
+    world.advance(0.1)
+    hub, ctx = world.state.jetstream, world.state.ctx
+    assert ctx.now < hub.due_at <= ctx.now + 1.0
+    ctx.isolated = True
+    world.now = ctx.now = ctx.now + 2.0
+    hub.turn()
+    assert hub.due_at == 0.0 or hub.due_at > ctx.now
+    ctx.isolated = False
+    hub.turn()
+    assert hub.due_at > ctx.now
+
+
+def test_headers_that_a_copy_may_not_have_do_not_stop_it() -> None:
+    world = Streaming()
+    origin = world.stream("A", policy_of("a", allow_ttl=True, allow_rollup=True))
+    put(origin, b"1", "Nats-TTL: 1h")
+    put(origin, b"2", "Nats-Rollup: sub\r\nX: y", topic=b"t/2")
+    put(origin, b"3")
+    copy = copying(world, "A")
+    world.advance(0.1)
+    assert payloads(copy) == [b"1", b"2", b"3"]
+    second = copy.message(2)
+    assert second is not None and b"Rollup" not in carried(second.properties).headers
+    assert b"X: y" in carried(second.properties).headers
+
+
+def test_a_source_that_comes_back_goes_on() -> None:
+    world = Streaming()
+    first, second = world.stream("A", policy_of("a")), world.stream("B", policy_of("b"))
+    copy = copying(world, "A", "B")
+    put(first, b"1")
+    put(second, b"2")
+    world.advance(0.1)
+    for names in (["B"], ["A", "B"]):
+        policy = policy_of(sources=[source(name) for name in names], duplicate_window=0.0)
+        policy.subjects = []
+        world.state.jetstream.change(copy, policy, b"{}")
+        put(first, b"3")
+        world.advance(0.1)
+    assert sorted(payloads(copy)) == [b"1", b"2", b"3", b"3"]
+
+
+def test_a_copy_goes_on_with_an_origin_that_has_lost_more_than_itself() -> None:
+    origin, target = Broker(plain()), Broker(plain(sources=[source("S")]))
+    for number in range(3):
+        origin.publish(b"t", b"%d" % number)
+    origin.turn()
+    copier = Sourcing(target.policy.sources[0], target.stream, {})
+    copier.attach(origin.stream)
+    assert copier.fill(10, 1.0)
+    target.turn()
+    del origin.log.messages[1:]
+    for each in (origin, target):
+        each.restart()
+        each.stream.apply(each.policy, b"{}")
+    copier = Sourcing(target.policy.sources[0], target.stream, {})
+    copier.attach(origin.stream)
+    for payload in (b"new", b"newer"):
+        origin.publish(b"t", payload)
+    origin.turn()
+    copier.fill(10, 1.0)
+    target.turn()
+    assert [each and each.payload for each in target.log.messages] == [b"0", b"1", b"2", b"new", b"newer"]
+
+
+def test_what_another_source_brings_does_not_go_round_for_ever() -> None:
+    """nats-server looks at subjects only, which neither A nor B has."""
+    alone = ApiAlone()
+    assert "error" not in alone.ask("STREAM.CREATE.FEED", {"name": "FEED", "subjects": ["x"]})
+    other: dict[str, Any] = {"name": "B", "sources": [{"name": "A", "filter_subject": "x"}]}
+    assert "error" not in alone.ask("STREAM.CREATE.B", other)
+    circle = {"name": "A", "sources": [{"name": "FEED"}, {"name": "B", "filter_subject": "*"}]}
+    assert alone.ask("STREAM.CREATE.A", circle)["error"]["description"] == "detected cycle"
+    circle["sources"] = [{"name": "FEED"}, {"name": "B", "filter_subject": "y"}]
+    assert "error" not in alone.ask("STREAM.CREATE.A", circle)
+
+
+def test_streams_may_copy_what_is_each_others_own() -> None:
+    alone = ApiAlone()
+    for own, other in ("ab", "ba"):
+        config = {"name": own, "subjects": [f"{own}.*"], "sources": [{"name": other, "filter_subject": f"{other}.*"}]}
+        assert "error" not in alone.ask(f"STREAM.CREATE.{own}", config)
+
+
+def test_what_two_streams_copy_of_one_is_no_circle() -> None:
+    alone = ApiAlone()
+    assert "error" not in alone.ask("STREAM.CREATE.D", {"name": "D", "subjects": ["x"]})
+    for name, origins in (("B", ["D"]), ("C", ["D"]), ("A", ["B", "C"])):
+        sources = [{"name": each, "filter_subject": "x"} for each in origins]
+        assert "error" not in alone.ask(f"STREAM.CREATE.{name}", {"name": name, "sources": sources})
+
+
+@pytest.mark.parametrize(("destination", "allowed"), [("mine.>", True), ("orders.>", False)])
+@pytest.mark.parametrize("kind", ["mirror", "sources"])
+def test_a_copy_has_only_topics_that_its_maker_may_publish_to(kind: str, destination: str, allowed: bool) -> None:
+    alone = owned()
+    origin = {"name": "OPEN", "subject_transforms": [{"src": ">", "dest": destination}]}
+    config = {"name": "MINE", kind: origin if kind == "mirror" else [origin]}
+    if allowed:
+        assert "error" not in alone.ask("STREAM.CREATE.MINE", config)
+        return
+    with pytest.raises(NotAllowedError):
+        alone.ask("STREAM.CREATE.MINE", config)
