@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.core.streams.stream_world import Streaming, policy_of
+from tests.core.streams.stream_world import CutLog, StoredStreaming, Streaming, policy_of
 from tests.core.streams.test_sequenced_stream import Broker
 from tests.core.streams.test_sequenced_stream import policy_of as plain
 from tests.jetstream.fake_hub import ApiAlone
@@ -239,3 +239,21 @@ def test_a_copy_has_only_topics_that_its_maker_may_publish_to(kind: str, destina
         return
     with pytest.raises(NotAllowedError):
         alone.ask("STREAM.CREATE.MINE", config)
+
+
+def test_a_mirror_waits_for_its_log_without_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes a gap where its log ends, which may take as long as the disk takes."""
+    settings = source_settings(StreamSourceConfig(name="A"), True)
+    monkeypatch.setattr(CutLog, "go_on_at", lambda log, offset: log.append([b""] * (offset - log.next)))
+    world = StoredStreaming(policy_of(sources=[settings]))
+    hub, ctx, mirror = world.state.jetstream, world.state.ctx, world.sequenced
+    origin = SequencedStream(ctx, "A", -1, policy_of("a"), b"{}", world.now, None, 1)
+    for number in range(1, 5):
+        put(origin, b"%d" % number)
+    origin.remove(2)
+    hub.add(origin)
+    hub.turn()
+    assert mirror.index.last == 1 and mirror.end() == 0
+    assert not hub.pending()
+    world.advance(0.1)
+    assert mirror.end() == 4 and payloads(mirror) == [b"1", b"3", b"4"]

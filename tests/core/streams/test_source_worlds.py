@@ -54,7 +54,7 @@ class World:
             case 3:
                 self.store_origin()
             case 4:
-                self.target.turn()
+                self.store_target()
             case 5 | 6:
                 self.fill(self.chance.randrange(1, 6))
             case 7 if self.kind == SOURCE:
@@ -66,7 +66,7 @@ class World:
             case 10 if self.chance.random() < 0.2:
                 stream = self.target.stream
                 stream.gave_back([(1, 1)])  # it may give back any time
-                self.target.turn()
+                self.store_target()
                 self.note()
                 self.forget_record()
 
@@ -76,6 +76,10 @@ class World:
         for seq in range(stored + 1, self.origin.stream.end() + 1):
             for watcher in self.origin.stream.watchers_of(self.origin.stream.index.topic_of(seq) or b""):
                 watcher.wake()
+
+    def store_target(self) -> None:
+        self.target.turn()
+        self.sourcing.wake()  # as the hub does it
 
     def fill(self, budget: int) -> None:
         """If it has something to do, as the hub does it."""
@@ -117,7 +121,7 @@ class World:
         for _ in range(200):
             self.store_origin()
             self.fill(50)
-            self.target.turn()
+            self.store_target()
 
 
 def run(seed: int, kind: str) -> None:

@@ -237,6 +237,7 @@ class JetStream(JetStreamPort):
                     each.attach(origin)
 
     def _end_sources(self, stream: SequencedStream) -> None:
+        stream.sourcings = []
         for each in self.sourcings.pop(stream, []):
             each.detach()
             self._blocked.pop(each, None)
@@ -585,6 +586,8 @@ class JetStream(JetStreamPort):
                 waiting.append(stream)
             else:
                 stream.news = False
+                for each in stream.sourcings:  # a mirror makes gaps where its log ends
+                    each.wake()
         self._noticed.clear()
         self._noticed.extend(waiting)
 

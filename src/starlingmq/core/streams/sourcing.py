@@ -96,8 +96,7 @@ class Sourcing(StreamWatcher):
                 self.next = end + 1
                 return True
             if self.settings.mirror and self.target.is_behind(seq):
-                self.active[self] = None
-                return True
+                return True  # the hub wakes it once the log has all
             message = origin.message(seq)
             if message is not None and not self._give(message, seq, origin, now):
                 self.next = seq
