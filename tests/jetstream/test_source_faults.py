@@ -14,7 +14,7 @@ from tests.jetstream.test_api_rights import owned
 from starlingmq.core.jetstream.hub import TURN_BUDGET
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.policies import DISCARD_NEW
-from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.core.streams.sequenced_stream import GAP_MAX, SequencedStream
 from starlingmq.core.streams.source_settings import SourceSettings
 from starlingmq.core.streams.sourcing import Sourcing
 from starlingmq.jetstream.api_requests import NotAllowedError
@@ -161,6 +161,44 @@ def test_headers_that_a_copy_may_not_have_do_not_stop_it() -> None:
     assert b"X: y" in carried(second.properties).headers
 
 
+@pytest.mark.parametrize(("limit", "topic"), [({"max_message_size": 200}, b"t/1"), ({}, b"t/" + b"x" * 65_530)])
+def test_a_message_that_a_copy_can_never_take_is_left_out_and_counted(limit: dict[str, int], topic: bytes) -> None:
+    """It is too large, or its place has no room in a header."""
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    for payload in (b"1", b"2" * 300, b"3"):
+        put(origin, payload, topic=topic if len(payload) > 1 else b"t/1")
+    copy = copying(world, "A", **limit)
+    world.advance(0.1)
+    assert payloads(copy) == [b"1", b"3"] and copy.dropped == 1
+
+
+def test_what_waits_for_room_is_not_counted_each_second() -> None:
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    copy = copying(world, "A", max_messages=1, discard=DISCARD_NEW)
+    put(origin, b"1")
+    put(origin, b"2")
+    for _ in range(5):
+        world.advance(2.0)
+    assert payloads(copy) == [b"1"] and copy.dropped == 0
+
+
+def test_a_stream_that_is_set_aside_copies_nothing_until_it_is_taken_back() -> None:
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    copy = copying(world, "A")
+    hub = world.state.jetstream
+    hub.set_aside(copy)
+    put(origin, b"1")
+    world.advance(0.1)
+    assert payloads(copy) == []
+    hub.take_back(copy)
+    put(origin, b"2")
+    world.advance(0.1)
+    assert payloads(copy) == [b"1", b"2"]
+
+
 def test_a_source_that_comes_back_goes_on() -> None:
     world = Streaming()
     first, second = world.stream("A", policy_of("a")), world.stream("B", policy_of("b"))
@@ -240,19 +278,50 @@ def test_a_copy_has_only_topics_that_its_maker_may_publish_to(kind: str, destina
         alone.ask("STREAM.CREATE.MINE", config)
 
 
-def test_a_mirror_waits_for_its_log_without_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It makes a gap where its log ends, which may take as long as the disk takes."""
-    settings = source_settings(StreamSourceConfig(name="A"), True)
-    monkeypatch.setattr(CutLog, "go_on_at", lambda log, offset: log.append([b""] * (offset - log.next)))
-    world = StoredStreaming(policy_of(sources=[settings]))
-    hub, ctx, mirror = world.state.jetstream, world.state.ctx, world.sequenced
-    origin = SequencedStream(ctx, "A", -1, policy_of("a"), b"{}", world.now, None, 1)
-    for number in range(1, 5):
+def mirrored(name: str) -> SourceSettings:
+    return source_settings(StreamSourceConfig(name=name), True)
+
+
+def origin_of(world: StoredStreaming, last: int) -> SequencedStream:
+    """Its messages are their sequences."""
+    origin = SequencedStream(world.state.ctx, "A", -1, policy_of("a"), b"{}", world.now, None, 1)
+    for number in range(1, last + 1):
         put(origin, b"%d" % number)
-    origin.remove(2)
+    return origin
+
+
+def test_a_mirror_waits_for_its_log_without_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes a wide gap where its log ends, which may take as long as the disk takes."""
+    monkeypatch.setattr(CutLog, "go_on_at", lambda log, offset: log.append([b""] * (offset - log.next)))
+    world = StoredStreaming(policy_of(sources=[mirrored("A")]))
+    hub, mirror = world.state.jetstream, world.sequenced
+    origin = origin_of(world, 1)
+    origin.index.skip(last := GAP_MAX + 2)
+    for number in (3, 4):
+        put(origin, b"%d" % number)
     hub.add(origin)
     hub.turn()
     assert mirror.index.last == 1 and mirror.end() == 0
     assert not hub.pending()
     world.advance(0.1)
-    assert mirror.end() == 4 and payloads(mirror) == [b"1", b"3", b"4"]
+    assert mirror.end() == last + 2 and payloads(mirror) == [b"1", b"3", b"4"]
+
+
+def test_a_start_knows_the_gaps_that_the_log_of_a_mirror_lacks() -> None:
+    """The journal is written first, so a crash may leave the log anywhere. ``CutLog`` knows no lost records."""
+    for lost in range(1, 8):
+        world = StoredStreaming(policy_of(sources=[mirrored("A")]))
+        origin = origin_of(world, 7)
+        for seq in (1, 3, 4):
+            origin.remove(seq)
+        world.state.jetstream.add(origin)
+        world.advance(0.1)
+        assert world.log.next == 7
+        del world.log._records[-lost:]
+        world.restart()
+        assert world.log.read(0, 9, 999)[3] == (3, b"")
+        mirror = world.sequenced
+        assert {seq: mirror.message(seq) is not None for seq in range(1, 8)} == {
+            1: False, 2: True, 3: False, 4: False, 5: True, 6: True, 7: True
+        }  # fmt: skip
+        assert world.log.next == mirror.index.last == 7

@@ -11,6 +11,11 @@ from nats.js.client import JetStreamContext
 from tests.jetstream.test_kills import content, lives
 from tests.patience import within
 
+from starlingmq.bulk.arrow import batch_of
+from starlingmq.bulk.columns import TopicFilter
+from starlingmq.bulk.reader import StreamReader
+from starlingmq.core.streams.sequenced_stream import GAP_MAX
+
 pytestmark = pytest.mark.slow
 
 SECONDS = 30.0
@@ -23,6 +28,38 @@ async def caught_up(js: JetStreamContext, name: str, messages: int) -> None:
             await asyncio.sleep(0.02)
 
 
+def rows(data: Path, stream: str) -> dict[int, bytes]:
+    """What Spark and Arrow Flight read of it, by sequence."""
+    found: dict[int, bytes] = {}
+    reader = StreamReader(data / "streams" / stream)
+    for columns in reader.read(reader.first, reader.next, TopicFilter([])):
+        assert columns.lost == 0
+        for row in batch_of(columns, "n").to_pylist():
+            found[row["offset"] + 1] = row["payload"]
+    return found
+
+
+async def test_a_gap_of_a_mirror_is_no_file(tmp_path: Path) -> None:
+    """Nor a wait: each file of those that a wide gap begins waits for the disk twice."""
+    data = tmp_path / "data"
+    half = {seq: b"%d" % seq for seq in range(2, 401, 2)}
+    async with lives(data) as life, life.client() as js:
+        await js.add_stream(StreamConfig(name="A", subjects=["a.*"]))
+        for seq in range(1, 401):
+            await js.publish(f"a.{seq % 2}", b"%d" % seq)
+        await js.add_stream(StreamConfig(name="HALF", mirror=StreamSource(name="A", filter_subject="a.0")))
+        await caught_up(js, "HALF", 200)
+        assert await content(js, "HALF") == rows(data, "HALF") == half
+        assert len(list((data / "streams" / "HALF" / "log").glob("*.log"))) == 1
+        far = 400 + 2 * GAP_MAX
+        await js.purge_stream("A", seq=far)
+        await js.publish("a.0", b"far")
+        await caught_up(js, "HALF", 201)
+        assert (await js.get_msg("HALF", far)).data == b"far"
+        assert rows(data, "HALF") == {**half, far: b"far"}
+        assert len(list((data / "streams" / "HALF" / "log").glob("*.log"))) == 2
+
+
 async def test_each_message_is_copied_once_over_kills(tmp_path: Path) -> None:
     total = 0
     async with lives(tmp_path) as life:
@@ -31,6 +68,7 @@ async def test_each_message_is_copied_once_over_kills(tmp_path: Path) -> None:
                 if round == 0:
                     await js.add_stream(StreamConfig(name="A", subjects=["a.*"]))
                     await js.add_stream(StreamConfig(name="M", mirror=StreamSource(name="A")))
+                    await js.add_stream(StreamConfig(name="HALF", mirror=StreamSource(name="A", filter_subject="a.1")))
                     renaming = [SubjectTransform(src="a.*", dest="s.$1")]
                     sources = [StreamSource(name="A", subject_transforms=renaming), StreamSource(name="B")]
                     await js.add_stream(StreamConfig(name="S", sources=sources))
@@ -47,6 +85,10 @@ async def test_each_message_is_copied_once_over_kills(tmp_path: Path) -> None:
             await caught_up(js, "S", total + 4)
             expected = {seq: b"%d" % (seq - 1) for seq in range(1, total + 1)}
             assert await content(js, "M") == expected
+            await caught_up(js, "HALF", total // 2)
+            half = {seq: data for seq, data in expected.items() if seq % 2 == 0}
+            assert await content(js, "HALF") == half
+            assert rows(tmp_path, "HALF") == half
             copies = list((await content(js, "S")).values())
             assert [each for each in copies if each != b"b"] == list(expected.values())
             assert copies.count(b"b") == 4

@@ -35,7 +35,7 @@ MESSAGE: Final = 1
 OPERATIONS: Final = 2
 
 INBOUND: Final = 16  # receiver flags: the receiver is a QoS 2 handshake that holds the message,
-STREAM: Final = 32  # a stream; the identifiers are the offset of the message in it
+STREAM: Final = 32  # a stream; the identifiers are the offset of the message in it; packet id: the gap before it
 PRODUCER: Final = (
     64  # not a receiver but who published it: the identifiers are its state and its key (core.publish.producers)
 )

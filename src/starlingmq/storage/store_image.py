@@ -135,11 +135,12 @@ class SessionImage:
 
 
 class StreamPut(NamedTuple):
-    """The message at this journal offset belongs to the stream with this number."""
+    """The message belongs to the stream with this number, at this offset. ``gap``: so many empty records precede it."""
 
     number: int
     offset: int
     message: Message
+    gap: int = 0
 
 
 class StoreImage:
@@ -192,7 +193,7 @@ class StoreImage:
             self.topics[message.topic] = None
         for number, packet_id, flags, ids in split_receivers(receivers):
             if flags & STREAM:
-                self.kept.append(StreamPut(number, decode_number(ids), message))
+                self.kept.append(StreamPut(number, decode_number(ids), message, packet_id))
                 continue
             if flags & PRODUCER and packet_id == FACT_ID:
                 key, value = split_fact(ids)

@@ -272,14 +272,16 @@ class TurnEncoder:
         elif kind == INBOUND_COMPLETED:
             write_f64_le(out, self._now)
 
-    def _keep(self, stream: Stream, message: Message) -> None:
-        """Add a message to a stream: to its log, and to the journal, with its offset in the stream. A message that is
-        in the journal already (held for a handshake) is written again: its first record is kept only as long as the
-        handshake, and a start may need it afterwards."""
+    def _keep(self, stream: Stream, message: Message, gap: int) -> None:
+        """Add a message to a stream: to its log, behind ``gap`` empty records, and to the journal, with its offset in
+        the stream. A message that is in the journal already (held for a handshake) is written again: its first record
+        is kept only as long as the handshake, and a start may need it afterwards."""
         if stream.ended:
             return
-        offset = stream.next
+        offset = stream.next + gap
         stream.next = offset + 1
+        if gap != 0:
+            stream.pending += [b""] * gap
         out = self._record
         put_message(out, message, self._publisher_of(message), b"", False)
         stream.pending.append(out.getvalue())
@@ -288,12 +290,12 @@ class TurnEncoder:
         if message is not self._message and message.offset >= 0:
             message = message.copy()
         self._begin(message)
-        put_receiver(self._receivers, stream.number, 0, STREAM, encode_number(offset))
+        put_receiver(self._receivers, stream.number, gap, STREAM, encode_number(offset))
 
     def _delivery(self, kind: int, session: Session, outgoing: Outgoing) -> None:
         message = outgoing.message
         if kind == STREAM_PUT:
-            self._keep(cast(Stream, session), message)
+            self._keep(cast(Stream, session), message, outgoing.packet_id)
             return
         number = session.number
         if kind == QUEUE_DELETE:

@@ -67,7 +67,9 @@ class Broker:
             else:
                 assert write.kind == DELIVERIES and isinstance(write, Deliveries)
                 assert set(write.kinds) == {STREAM_PUT}
-                self.log.messages += [outgoing.message for outgoing in write.outgoings]
+                for outgoing in write.outgoings:
+                    self.log.messages += [None] * outgoing.packet_id
+                    self.log.messages.append(outgoing.message)
         self.ctx.ready.renew()
 
     def restart(self) -> None:

@@ -13,7 +13,7 @@ from tests.planting import FAILURES, Plant, around, first_to_find
 
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.policies import DISCARD_NEW
-from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.core.streams.sequenced_stream import GAP_MAX, SequencedStream
 from starlingmq.core.streams.source_settings import SourceSettings
 from starlingmq.core.streams.sourcing import Sourcing
 from starlingmq.wire.nats_headers import carried
@@ -36,6 +36,7 @@ class World:
         limit = self.chance.choice((-1, 20)) if kind == SOURCE else -1
         self.target = Broker(policy_of(sources=[self.settings], max_messages=limit, discard=DISCARD_NEW))
         self.number = 0
+        self.jumped = False
         self.written = []
         self.attach()
 
@@ -59,6 +60,8 @@ class World:
                 self.fill(self.chance.randrange(1, 6))
             case 7 if self.kind == SOURCE:
                 self.target.publish(b"own", b"own")
+            case 7 if not self.jumped and self.chance.random() < 0.1:
+                self.jump()
             case 8:
                 self.target.stream.remove(self.chance.randint(1, self.target.stream.index.last + 1))
             case 9:
@@ -76,6 +79,15 @@ class World:
         for seq in range(stored + 1, self.origin.stream.end() + 1):
             for watcher in self.origin.stream.watchers_of(self.origin.stream.index.topic_of(seq) or b""):
                 watcher.wake()
+
+    def jump(self) -> None:
+        """As after a purge up to a sequence that was not given yet: a gap that has no empty records."""
+        self.jumped = True
+        self.store_origin()
+        stream = self.origin.stream
+        seq = stream.index.last + GAP_MAX + self.chance.randrange(3)
+        self.origin.log.go_on_at(seq)
+        stream.index.skip(seq - 1)
 
     def store_target(self) -> None:
         self.target.turn()
@@ -176,8 +188,16 @@ def _refused_is_lost(sound: Callable[..., bool], self: SequencedStream, message:
     return True
 
 
-def _without_gaps(sound: object, self: SequencedStream, seq: int) -> None:
+def _without_gaps(sound: Callable[..., bool], self: SequencedStream, message: Message, seq: int) -> bool:
+    return sound(self, message, self.index.last + 1)
+
+
+def _without_a_wide_gap(sound: object, self: SequencedStream, seq: int) -> None:
     pass
+
+
+def _at_once(sound: object, self: SequencedStream, seq: int) -> bool:
+    return False
 
 
 def _own_place(sound: Callable[..., bool], self: SequencedStream, gaps: object) -> None:
@@ -192,7 +212,9 @@ MISTAKES: dict[str, tuple[Callable[[], Plant], str]] = {
     "one left out": (partial(around, Sourcing, "attach", partial(_at, 1)), SOURCE),
     "from the start after a crash": (partial(around, Sourcing, "attach", _from_the_start), SOURCE),
     "no room, and it is lost": (partial(around, SequencedStream, "take_sourced", _refused_is_lost), SOURCE),
-    "a mirror without gaps": (partial(around, SequencedStream, "_go_on_at", _without_gaps), MIRROR),
+    "a mirror without gaps": (partial(around, SequencedStream, "take_mirrored", _without_gaps), MIRROR),
+    "a mirror without wide gaps": (partial(around, SequencedStream, "_go_on_at", _without_a_wide_gap), MIRROR),
+    "a wide gap before its log is written": (partial(around, SequencedStream, "is_behind", _at_once), MIRROR),
     "the place goes with its message": (partial(around, SequencedStream, "gave_back", _own_place), SOURCE),
 }
 

@@ -1,7 +1,8 @@
 """A stream: messages of some topics, kept to be read in bulk (docs/STREAMS.md).
 
 To the core it is another receiver that a store keeps, so it is a session without connections: its number identifies it
-in the journal, and a message is added to it as to a queue, by a write.
+in the journal, and a message is added to it as to a queue, by a write. ``packet_id`` of that is how many offsets are
+left out before the message (core.streams.sequenced_stream): its log gets an empty record for each.
 """
 
 from __future__ import annotations

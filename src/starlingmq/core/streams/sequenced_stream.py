@@ -53,10 +53,11 @@ MEMORY_OVERHEAD: Final = 16
 EXPIRED_PER_TURN: Final = 1000
 TOPICS_SHIFT: Final = 4  # topics that are compared with a filter, for the work of a message
 REASON_MAX: Final = 200  # characters of a refusal in a PUBACK: a part of it may be as long as a client chose it
+GAP_MAX: Final = 4096  # sequences that are left out by empty records in the log, 12 bytes each; more, by a new file
 STALE_MIN: Final = 64  # ends of messages that were removed, which are tolerated
 PLACES_MAX: Final = 1000  # of sources that a stream has no more
 REMOVED_FACT: Final = b"js/r/"  # and the number of the stream, and of a block: which sequences in it are removed
-PLACES_FACT: Final = b"js/p/"  # and the number of the stream: its places in others, where its log has given room back
+PLACES_FACT: Final = b"js/s/"  # and the number of the stream: its places in others, where its log has given room back
 FIRST_FACT: Final = b"js/f/"  # and the number of the stream: its first sequence
 
 # The outcome of a message
@@ -233,8 +234,9 @@ class SequencedStream(Stream):
             return 0
         refusal = self.refusal = self._limit_of(message, headers)
         if refusal is not None:
-            self.dropped += 1
-            ctx.drop("stream_full", self.client_id, 1, message.topic)
+            if not self.sourcing:  # else it is tried again
+                self.dropped += 1
+                ctx.drop("stream_full", self.client_id, 1, message.topic)
             return 0
         self.outcome = TAKEN
         if republishing is not None and republishing.republish is not None:
@@ -255,26 +257,34 @@ class SequencedStream(Stream):
         return [*self.filters, republishing.transform.made()]
 
     def take_sourced(self, message: Message) -> bool:
-        """A message of a source. Returns False if there is no room for it."""
+        """A message of a source. Returns False if there is no room for it now. One that is too large is left out."""
+        if self.policy.sealed or (self.log is not None and self.ctx.refusing):
+            return False
         self.sourcing = True
         self.take(self.ctx, message)
         self.sourcing = False
-        return self.outcome != REFUSED
+        return self.outcome != REFUSED or (self.refusal is not None and self.refusal.error != 10077)
 
     def is_behind(self, seq: int) -> bool:
-        """Whether a gap before ``seq`` has to wait: it is made where the log ends, which has not all messages yet."""
-        return self.log is not None and seq > self.index.last + 1 and self.log.stored() <= self.index.last
+        """Whether a wide gap before ``seq`` has to wait: made where the log ends, which has not all messages yet."""
+        return self.log is not None and seq - self.index.last - 1 > GAP_MAX and self.log.stored() <= self.index.last
 
     def take_mirrored(self, message: Message, seq: int) -> bool:
         """A message of the origin of a mirror, with its sequence there. Raises OSError."""
-        if self.log is not None and self.ctx.refusing:
+        if self.policy.sealed or (self.log is not None and self.ctx.refusing):
             return False
-        if seq > self.index.last + 1:
+        gap = seq - self.index.last - 1
+        if gap > GAP_MAX:
             self._go_on_at(seq)
+            gap = 0
+        elif gap > 0:
+            self.index.skip(seq - 1)
         headers = publish_headers(message.properties) if message.properties else NO_HEADERS
         self._add(message, headers)
         if self.log is not None:
-            self.ctx.note(STREAM_PUT, self, Outgoing(message, 0, False, b"", None))
+            outgoing = Outgoing(message, 0, False, b"", None)
+            outgoing.packet_id = gap
+            self.ctx.note(STREAM_PUT, self, outgoing)
         self._after(message.topic, headers)
         return True
 

@@ -10,7 +10,8 @@ Invariants:
 - A message of the origin is in the stream once, also over a crash: its place is a header of the message, so both are
   stored together, and a start reads the place of the last one from the log. A mirror has the place as its sequence.
 - A message is copied once it is stored, so a crash of the origin takes back nothing that a copy has.
-- A message that the stream has no room for is tried again.
+- A message that the stream has no room for is tried again. One that it can never take, because it, or its topic,
+  is too long, is left out and counted.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from typing import Final
 
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.message_index import TopicSelection
-from starlingmq.core.streams.sequenced_stream import SequencedStream, StreamWatcher
+from starlingmq.core.streams.sequenced_stream import GAP_MAX, SequencedStream, StreamWatcher
 from starlingmq.core.streams.source_settings import SourceSettings
 from starlingmq.wire.nats_headers import carried, properties_of
 from starlingmq.wire.nats_subjects import subject_of
 
+GAP_SHIFT: Final = 4  # sequences that are left out, for the work of a message
 LEFT_OUT: Final = (b"Nats-Stream-Source:", b"Nats-Expected-", b"Nats-Batch-")
 
 
@@ -95,8 +97,12 @@ class Sourcing(StreamWatcher):
             if seq == 0 or seq > end:
                 self.next = end + 1
                 return True
-            if self.settings.mirror and self.target.is_behind(seq):
-                return True  # the hub wakes it once the log has all
+            if self.settings.mirror:
+                if self.target.is_behind(seq):
+                    return True  # the hub wakes it once the log has all
+                cost = min(seq - self.target.index.last - 1, GAP_MAX) >> GAP_SHIFT
+                budget -= cost
+                self.looked += cost
             message = origin.message(seq)
             if message is not None and not self._give(message, seq, origin, now):
                 self.next = seq
@@ -121,8 +127,10 @@ class Sourcing(StreamWatcher):
         lines.append(b"Nats-Stream-Source: " + place)
         try:
             properties = properties_of(b"NATS/1.0\r\n%b\r\n\r\n" % b"\r\n".join(lines), b"")
-        except ValueError:
-            return True  # too many headers: it is left out
+        except ValueError:  # its topic is too long for a header
+            target.dropped += 1
+            target.ctx.drop("stream_refused", target.client_id, 1, message.topic)
+            return True
         return target.take_sourced(Message(topic, message.payload, 0, False, properties, 0.0, "", now))
 
     # As a watcher of the origin

@@ -310,7 +310,10 @@ class SegmentJournal:
             if scan.gaps or scan.next < segment.next:
                 return False
             marks: list[int] = []
-            content = [record if keeps(offset) else b"" for offset, record in scan.records()]
+            records = scan.records()
+            content = [record if keeps(offset) else b"" for offset, record in records]
+            if sum(map(len, content)) == sum(len(record) for _, record in records):
+                return True  # it has empty records already, such as those of a mirror
             data = encode(content, first, segment.salt, marks)
             with segment_set.lock:
                 return self._put_in_place(segment, data, marks)

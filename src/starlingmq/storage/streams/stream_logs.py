@@ -306,10 +306,11 @@ class StreamLogs:
             found = self.by_number.get(put.number)
             if found is None or put.offset < found.stream.next:
                 continue
-            if put.offset > found.stream.next:
-                found.skip_to(put.offset)
+            if put.offset - put.gap > found.stream.next:
+                found.skip_to(put.offset - put.gap)
+            found.stream.pending += [b""] * (put.offset - found.stream.next)
             found.stream.pending.append(encode_message(put.message))
-            found.stream.next += 1
+            found.stream.next = put.offset + 1
             self._waiting[found.stream] = None
         self.append()
 
