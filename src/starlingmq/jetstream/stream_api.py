@@ -254,7 +254,7 @@ def _source_fields(stream: SequencedStream, now: float) -> Fields:
     config = configs.stream_config_of(stream.config)
     sources = config.sources if config.mirror is None else [config.mirror]
     found = []
-    for source, each in zip(sources, cast("list[Sourcing]", stream.sourcings), strict=True):
+    for source, each in zip(sources, cast("list[Sourcing]", stream.sourcings), strict=False):
         fields: Fields = {"name": source.name, "lag": each.lag()}
         place = stream.places.get(each.settings.index)
         if place is not None:

@@ -278,6 +278,7 @@ class JetStream(JetStreamPort):
     def set_aside(self, stream: SequencedStream) -> None:
         """It gets no messages: its subjects, or its name, are those of a stream of another node."""
         self._unsubscribe(stream)
+        self._end_sources(stream)
         self._aside[stream] = True
 
     def is_aside(self, stream: SequencedStream) -> bool:
@@ -288,6 +289,7 @@ class JetStream(JetStreamPort):
         if self._aside.get(stream, False):
             del self._aside[stream]
             self._subscribe(stream)
+            self._source(stream)
 
     def leave_aside(self, stream: SequencedStream) -> None:
         """A restored stream gets no messages until it is changed."""
