@@ -125,7 +125,9 @@ class DiskNode(StreamNode):
                 for kind, session, outgoing in zip(write.kinds, write.sessions, write.outgoings, strict=True):
                     message = outgoing.message
                     if kind == STREAM_PUT and session.number in disk.streams:
-                        disk.streams[session.number].log.messages.append(message)
+                        log = disk.streams[session.number].log.messages
+                        log += [None] * outgoing.packet_id
+                        log.append(message)
                         if message.origin not in (0, self.state.ctx.node):
                             before = disk.highest.get(message.origin, 0)
                             disk.highest[message.origin] = max(before, message.sequence)

@@ -111,13 +111,3 @@ def test_a_stream_copies_only_streams_that_its_maker_may_read(kind: str, name: s
         return
     with pytest.raises(NotAllowedError):
         alone.ask("STREAM.CREATE.MINE", config)
-
-
-def test_streams_of_other_nodes_are_not_copied() -> None:
-    alone = owned()
-    alone.rights = None
-    alone.api.place = {"cluster": {}}
-    for config in ({"mirror": {"name": "FAR"}}, {"sources": [{"name": "FAR"}]}):
-        found = alone.ask("STREAM.CREATE.MINE", {"name": "MINE", **config})["error"]
-        assert found["err_code"] in (10029, 10045) and "FAR is not at the node" in found["description"]
-    assert "error" not in alone.ask("STREAM.CREATE.MINE", {"name": "MINE", "mirror": {"name": "OPEN"}})

@@ -13,7 +13,7 @@ from typing import Any
 import nats.errors
 import nats.js.errors
 import pytest
-from nats.js.api import ConsumerConfig, RePublish, RetentionPolicy
+from nats.js.api import ConsumerConfig, RePublish, RetentionPolicy, StreamSource
 from nats.js.client import JetStreamContext
 from tests.cluster.real import AwayError, Cluster, Node
 from tests.cluster.test_real_copies import copied
@@ -165,6 +165,22 @@ async def republished(home: JetStreamContext, other: JetStreamContext, third: Je
     assert await home.delete_stream("R") and await home.delete_stream("AGAIN")
 
 
+async def mirrored(home: JetStreamContext, other: JetStreamContext, third: JetStreamContext) -> None:
+    """A mirror at another node than its origin, and a source at a third."""
+    await home.add_stream(name="C", subjects=["c.>"])
+    await home.publish("c.a", b"1")
+    await other.add_stream(name="M", mirror=StreamSource(name="C"))
+    await third.add_stream(name="F", sources=[StreamSource(name="M")])
+    await other.publish("c.a", b"2")
+    async with within(SECONDS):
+        while (await home.stream_info("F")).state.messages < 2:
+            await asyncio.sleep(0.05)
+    assert [(await other.get_msg("M", seq)).data for seq in (1, 2)] == [b"1", b"2"]
+    assert [(await home.get_msg("F", seq)).data for seq in (1, 2)] == [b"1", b"2"]
+    for name in "CMF":
+        assert await home.delete_stream(name)
+
+
 async def test_streams_of_all_nodes_are_one_service(tmp_path: Path) -> None:
     async with three(tmp_path, 1) as cluster:
         one, two, three_ = cluster.nodes
@@ -204,6 +220,7 @@ async def test_streams_of_all_nodes_are_one_service(tmp_path: Path) -> None:
                 with pytest.raises(AwayError, match=r"streams of JetStream, which would be lost: S;"):
                     (one if not arguments else two).ask(action, **arguments)
             await republished(home, other, third)
+            await mirrored(home, other, third)
             assert await third.delete_stream("S")
             with pytest.raises(nats.js.errors.NotFoundError):
                 await other.stream_info("S")

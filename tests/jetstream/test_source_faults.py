@@ -1,4 +1,4 @@
-"""What copies must not do: lose messages or have them twice, go round for ever, or take a turn for themselves."""
+"""Faults of copies: messages lost or stored twice, copying in a circle, a turn taken for themselves alone."""
 
 from __future__ import annotations
 

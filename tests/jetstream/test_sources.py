@@ -29,7 +29,7 @@ async def caught_up(js: JetStreamContext, name: str, messages: int) -> None:
 
 
 def rows(data: Path, stream: str) -> dict[int, bytes]:
-    """What Spark and Arrow Flight read of it, by sequence."""
+    """The payloads that Spark and Arrow Flight read, by sequence."""
     found: dict[int, bytes] = {}
     reader = StreamReader(data / "streams" / stream)
     for columns in reader.read(reader.first, reader.next, TopicFilter([])):

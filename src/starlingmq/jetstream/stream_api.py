@@ -92,19 +92,18 @@ def checked_creation(api: Api, names: list[str], request: ApiRequest) -> Checked
 
 
 def _check_origins(api: Api, config: SequencedStreamConfig) -> None:
-    """Against the streams that are copied. Those of other nodes cannot be."""
+    """Against the streams that are copied, which may be at other nodes."""
     mirror = config.mirror
     for source in [*config.sources, *([mirror] if mirror is not None else [])]:
         kind = 0 if source is mirror else 1
-        stream = api.hub.streams.get(source.name)
-        if stream is None and (api.place or api.exists(source.name)):
-            raise ApiError(e.SETUP[kind], f"stream {source.name} is not at the node that was asked")
-        if stream is None:
+        known = api.config_of(source.name)
+        if known is None:
             continue
-        if 0 < config.max_msg_size < stream.policy.max_message_size:
+        origin = configs.stream_config_of(known)
+        if 0 < config.max_msg_size < origin.max_msg_size:
             raise ApiError(e.SIZE[kind])
         if kind == 0:
-            config.mirror_direct = stream.policy.allow_direct
+            config.mirror_direct = origin.allow_direct
     _check_cycles(api, config)
 
 
@@ -260,7 +259,7 @@ def _source_fields(stream: SequencedStream, now: float) -> Fields:
         if place is not None:
             fields["seq"] = int(place[1].partition(b" ")[0])
         fields["active"] = round((now - each.heard_at) * SECOND) if each.heard_at else -1
-        if each.origin is None:
+        if each.origin is None and not each.is_far:
             fields["error"] = ApiError(e.STREAM_NOT_FOUND).fields()
         if source.filter_subject:
             fields["filter_subject"] = source.filter_subject

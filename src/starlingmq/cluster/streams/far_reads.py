@@ -84,12 +84,13 @@ class FarReads:
         read = FarRead(shown.reader, shown.number, "", b"", False, 0, Start(0), shown.left, 0)
         told = ReadTold(read, shown.after, shown.next)
         told.skipped, told.sequence, told.reply = shown.skipped, shown.sequence, shown.reply
+        told.published, told.ident, told.waiting = shown.published, shown.ident, shown.waiting
         if shown.sequence != 0:
             until = now + shown.seconds if shown.seconds >= 0.0 else 0.0
             told.message = Message(
                 shown.topic, shown.payload, shown.qos, False, shown.properties, until, shown.publisher, now
             )
-        if not self._hub.reads.far_readers.told(told):
+        if not self._hub.told(told):
             self.outbox.add(node, ReadEnded(shown.reader))
 
     # The home
@@ -128,8 +129,10 @@ class FarReads:
         shown = ReadShown(
             told.reader, told.number, told.after, told.next, told.left, told.skipped, told.sequence, told.reply
         )
+        shown.ident, shown.waiting = told.ident, told.waiting
         message = told.message
         if message is not None:
+            shown.published = message.published_at
             shown.topic, shown.payload, shown.properties = message.topic, message.payload, message.properties
             shown.publisher, shown.qos = message.publisher, message.qos
             if message.expires_at != 0.0:

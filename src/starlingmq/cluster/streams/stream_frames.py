@@ -117,6 +117,9 @@ class ReadShown(msgspec.Struct, array_like=True, tag=10):
     publisher: str = ""
     qos: int = 0
     seconds: float = -1.0
+    published: float = 0.0
+    ident: bytes = b""
+    waiting: int = -1
 
 
 StreamFrame = (

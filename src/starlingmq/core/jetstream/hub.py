@@ -28,6 +28,7 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import SystemRequest
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer
+from starlingmq.core.jetstream.far_sources import FarSources
 from starlingmq.core.jetstream.far_streams import FarStreams, is_wanted_elsewhere
 from starlingmq.core.jetstream.nats_replies import NatsReplies
 from starlingmq.core.jetstream.requesters import NatsRequester, Requester
@@ -48,6 +49,7 @@ from starlingmq.core.streams.acknowledgements import NEXT, AckSubject, ack_subje
 from starlingmq.core.streams.consumer import JetStreamConsumer
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.effects import DELETED, MAX_DELIVERIES, Advisory, Deliver, StatusMessage
+from starlingmq.core.streams.far_read import ReadTold
 from starlingmq.core.streams.policies import INTEREST, LIMITS, StreamPolicy
 from starlingmq.core.streams.sequenced_stream import (
     DUPLICATE,
@@ -123,6 +125,7 @@ class JetStream(JetStreamPort):
     _version: int  # of the router, when their subscribers were looked for last
     _count: int  # for the order in heaps
     sourcings: dict[SequencedStream, list[Sourcing]]  # of streams with sources, and of mirrors
+    far_sources: FarSources
     _copying: dict[Sourcing, None]  # those that may have something to do
     _blocked: dict[Sourcing, None]  # their streams have no room, or their origins cannot be read ...
     _blocked_until: float  # ... and are tried again at this time; 0.0: there are none
@@ -154,6 +157,7 @@ class JetStream(JetStreamPort):
         self._version = -1
         self._count = 0
         self.sourcings = {}
+        self.far_sources = FarSources(ctx)
         self._copying = {}
         self._blocked = {}
         self._blocked_until = 0.0
@@ -223,6 +227,7 @@ class JetStream(JetStreamPort):
             for each in sourcings:
                 if each.origin is stream:
                     each.detach()
+                    each.wake()
 
     def _source(self, stream: SequencedStream) -> None:
         """It is there: what it copies, and who copies it, begins or goes on."""
@@ -234,13 +239,27 @@ class JetStream(JetStreamPort):
             for each in sourcings:
                 origin = self.streams.get(each.settings.name)
                 if each.origin is None and origin is not None:
+                    self._end_far(each)
                     each.attach(origin)
+                elif origin is None:
+                    each.wake()
 
     def _end_sources(self, stream: SequencedStream) -> None:
         stream.sourcings = []
         for each in self.sourcings.pop(stream, []):
             each.detach()
             self._blocked.pop(each, None)
+            self._end_far(each)
+
+    def _end_far(self, sourcing: Sourcing) -> None:
+        if self.far is not None:
+            self.far_sources.end(sourcing, self.far)
+
+    def told(self, told: ReadTold) -> bool:
+        """By the home of a stream of another node. Returns False if there is no request any more."""
+        if told.reader in self.far_sources.by_number:
+            return self.far_sources.told(told)
+        return self.reads.far_readers.told(told)
 
     def _copy(self, now: float) -> None:
         """Let streams copy others, each some messages."""
@@ -253,6 +272,11 @@ class JetStream(JetStreamPort):
         for each in active:
             if left <= 0:
                 self._copying[each] = None
+                continue
+            if each.origin is None:
+                if self.far is not None:
+                    self.far_sources.ask(each, self.far)
+                    self._blocked[each] = None
                 continue
             try:
                 going = each.fill(min(left, FILL_BUDGET), now)

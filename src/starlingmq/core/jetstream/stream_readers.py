@@ -37,6 +37,7 @@ from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.feeder import GROUP, LOOKED, POSITION_FACT, Feeder, Reading, begin, numbered
 from starlingmq.core.streams.read_port import ReadPort
 from starlingmq.core.streams.sequenced_stream import TOPICS_SHIFT, SequencedStream, drop_fact, put_fact
+from starlingmq.core.streams.sourcing import ident
 from starlingmq.core.streams.stream_filters import LATEST, NEW, Start, StreamFilter, parse_stream_filter, start_in
 from starlingmq.core.subscribe.subscribing import Subscribing, identifiers
 from starlingmq.core.topics.topics import parse_share
@@ -489,7 +490,7 @@ class MqttReaders(ReadPort):
             if read.start.kind == LATEST and not feeder.selection.exact:
                 self.ctx.work -= len(index.topics) >> TOPICS_SHIFT
             feeder.next = begin(stream, feeder.selection, read.start if read.next == 0 else Start(NEW))
-            self._tell(read, ReadTold(read, 0, feeder.next))
+            self._tell(feeder, read, ReadTold(read, 0, feeder.next), True)
             read.next = feeder.next
         elif not filters and read.next < index.first:
             read.skipped = index.first - read.next
@@ -501,7 +502,10 @@ class MqttReaders(ReadPort):
         if feeder in self._feeders.get(feeder.stream, {}):
             self._end(feeder)
 
-    def _tell(self, read: FarRead, told: ReadTold) -> None:
+    def _tell(self, feeder: Feeder, read: FarRead, told: ReadTold, counted: bool) -> None:
+        told.ident = ident(feeder.stream)
+        if counted:
+            told.waiting = feeder.stream.index.waiting(max(told.next, 1), feeder.selection)
         if self.far is not None:
             self.far.tell_read(read, told)
 
@@ -510,7 +514,7 @@ class MqttReaders(ReadPort):
         told = ReadTold(read, read.next, feeder.next)
         told.skipped, read.skipped = read.skipped, 0
         read.next = feeder.next
-        self._tell(read, told)
+        self._tell(feeder, read, told, False)
 
     def _send(self, feeder: Feeder, read: FarRead, message: Message, seq: int) -> None:
         read.count -= 1
@@ -521,7 +525,7 @@ class MqttReaders(ReadPort):
         told.message, told.sequence = message, seq
         told.skipped, read.skipped = read.skipped, 0
         read.next = seq + 1
-        self._tell(read, told)
+        self._tell(feeder, read, told, read.count == 0)
 
     # Turns
 

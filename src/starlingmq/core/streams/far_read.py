@@ -60,6 +60,9 @@ class ReadTold:
     sequence: int
     message: Message | None
     reply: bytes  # of a queue: where it is acknowledged
+    published: float
+    ident: bytes  # which stream of its name it is
+    waiting: int  # messages that are still to come; -1: they were not counted
 
     def __init__(self, read: FarRead, after: int, next: int) -> None:
         self.reader = read.reader
@@ -71,3 +74,6 @@ class ReadTold:
         self.sequence = 0
         self.message = None
         self.reply = b""
+        self.published = 0.0
+        self.ident = b""
+        self.waiting = -1

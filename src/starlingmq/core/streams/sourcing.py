@@ -40,6 +40,8 @@ class Sourcing(StreamWatcher):
     next: int  # the sequence of the origin that is looked at next; 0: not known yet
     heard_at: float  # 0.0: not from this origin yet
     looked: int  # messages that the last ``fill`` has looked at
+    is_far: bool  # the origin is at another node, which is reached (core.jetstream.far_sources) ...
+    far_lag: int  # ... and has so many messages that are still to come
     left_out: tuple[bytes, ...]  # headers, also those that the stream would refuse for ever
 
     def __init__(self, settings: SourceSettings, target: SequencedStream, active: dict[Sourcing, None]) -> None:
@@ -51,6 +53,8 @@ class Sourcing(StreamWatcher):
         self.next = 0
         self.heard_at = 0.0
         self.looked = 0
+        self.is_far = False
+        self.far_lag = 0
         self.left_out = LEFT_OUT
         if not target.policy.allow_ttl:
             self.left_out += (b"Nats-TTL:",)
@@ -63,15 +67,22 @@ class Sourcing(StreamWatcher):
         self.active[self] = None
         settings = self.settings
         origin.watch(self, settings.filters)
-        if settings.mirror and self.target.index.last > 0:
-            self.next = self.target.index.last + 1
-            return
-        place = self.target.places.get(settings.index)
-        if place is not None and place[1].endswith(b" " + ident(origin)):
+        self.next, origin_ident = self.place()
+        if origin_ident == ident(origin):
             # Not beyond its end: a crash may have taken more of the origin than of its copy.
-            self.next = min(int(place[1].partition(b" ")[0]), origin.index.last) + 1
-        else:
+            self.next = min(self.next, origin.index.last + 1)
+        elif origin_ident or self.next == 0:
             self.next = origin.index.since(settings.start_time) if settings.start_time else max(settings.start_seq, 1)
+
+    def place(self) -> tuple[int, bytes]:
+        """The sequence that follows those that the stream has, and of which origin; b"": of any. 0: it has none."""
+        if self.settings.mirror:
+            return self.target.index.last + 1 if self.target.index.last > 0 else 0, b""
+        place = self.target.places.get(self.settings.index)
+        if place is None:
+            return 0, b""
+        there, _, origin_ident = place[1].partition(b" ")
+        return int(there) + 1, origin_ident
 
     def detach(self) -> None:
         if self.origin is not None:
@@ -104,7 +115,7 @@ class Sourcing(StreamWatcher):
                 budget -= cost
                 self.looked += cost
             message = origin.message(seq)
-            if message is not None and not self._give(message, seq, origin, now):
+            if message is not None and not self.give(message, seq, ident(origin), now):
                 self.next = seq
                 return False
             self.next = seq + 1
@@ -112,18 +123,25 @@ class Sourcing(StreamWatcher):
 
     def lag(self) -> int:
         """Messages of the origin that are still to come."""
-        return 0 if self.origin is None else self.origin.index.waiting(max(self.next, 1), self.selection)
+        if self.origin is None:
+            return self.far_lag if self.is_far else 0
+        return self.origin.index.waiting(max(self.next, 1), self.selection)
 
-    def _give(self, message: Message, seq: int, origin: SequencedStream, now: float) -> bool:
+    def give(self, message: Message, seq: int, origin: bytes, now: float) -> bool:
+        """A message of the origin with this ``ident``. Returns False if the stream cannot take it now."""
         target, settings = self.target, self.settings
         topic = settings.topic_of(message.topic)
         if settings.mirror:
+            if seq <= target.index.last:
+                return True  # of an origin that was made again
+            if target.is_behind(seq):
+                return False
             kept = Message(topic, message.payload, 0, False, message.properties, 0.0, "", message.published_at)
             return target.take_mirrored(kept, seq)
         block = carried(message.properties).headers if message.properties else b""
         lines = [line for line in block.split(b"\r\n")[1:] if line and not line.startswith(self.left_out)]
         index = settings.index.split(b" ")
-        place = b"%b %d %b %b %b %b" % (index[0], seq, index[1], index[2], subject_of(message.topic), ident(origin))
+        place = b"%b %d %b %b %b %b" % (index[0], seq, index[1], index[2], subject_of(message.topic), origin)
         lines.append(b"Nats-Stream-Source: " + place)
         try:
             properties = properties_of(b"NATS/1.0\r\n%b\r\n\r\n" % b"\r\n".join(lines), b"")
