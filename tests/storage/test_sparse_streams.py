@@ -174,3 +174,18 @@ def test_a_file_that_loses_its_first_messages_is_not_written_again(tmp_path: Pat
     bucket.turn()
     bucket.tidy()
     assert bucket.log.journal.segments()[0].first == first.next
+
+
+def test_a_file_whose_records_are_empty_already_is_not_written_again(tmp_path: Path) -> None:
+    """Those of a mirror have been so from their beginning."""
+    journal = SegmentJournal(str(tmp_path))
+    journal.append([b"", b"", b"there"])
+    journal.roll()
+    journal.append([b"next"])
+    journal.sync()
+    (path, _) = sorted(tmp_path.glob("*.log"))
+    file = path.stat().st_ino
+    assert journal.thin(0, lambda offset: offset == 2) and path.stat().st_ino == file
+    assert journal.thin(0, lambda offset: False) and path.stat().st_ino != file
+    assert journal.read_at([0, 1, 2, 3]) == [b"", b"", b"", b"next"]
+    journal.close()
