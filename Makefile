@@ -168,7 +168,7 @@ chaos: system-cluster setup-run ## a cluster that is broken on purpose under cli
 chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, etcds, links (ROUNDS=50, NODES=3, SEED=n)
 	$(PY) -m tests.cluster.chaos --rounds $(ROUNDS) --nodes $(NODES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-chaos-copies: system-cluster setup-run ## kill a node and delete its data directory, again and again, under load (ROUNDS=50, SEED=n, ARGS="--copies 3")
+chaos-copies: system-cluster setup-test ## kill a node and delete its data directory, again and again, under load (ROUNDS=50, SEED=n, ARGS="--copies 3")
 	$(PY) -m tests.cluster.chaos_copies --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos-operations: system-cluster setup-run ## operate a cluster with copies under load while nodes, disks and etcd fail (ARGS="--copies 3 --min-copies 2 --only etcd"; "full" mounts disks: root)

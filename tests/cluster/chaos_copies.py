@@ -1,10 +1,12 @@
 """``python -m tests.cluster.chaos_copies --rounds N``: a cluster with copies under load, and in each round a node is
 killed and its data directory deleted. Sometimes it returns at once, sometimes long after another one serves its data;
-sometimes it keeps its disk, or gets back one of an earlier round.
+sometimes it keeps its disk, or gets back one of an earlier round, or only stands still, or etcd does.
+
+With ``--copies 1`` all nodes keep their disks.
 
 After each round all nodes have to be in step again. Each ``CHECK_ROUNDS`` everything that was acknowledged has to be
 everywhere, once at QoS 2, in order, and each client has its session; wills and retained messages: ``chaos_kept``;
-a stream: ``chaos_streams``; NATS: ``chaos_nats``;
+a stream: ``chaos_streams``; NATS: ``chaos_nats``; JetStream: ``chaos_jetstream``;
 with ``--spark``: ``chaos_spark``.
 """
 
@@ -18,9 +20,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import psutil
+from tests.cluster.chaos_jetstream import Jetstreamed
 from tests.cluster.chaos_kept import Kept
 from tests.cluster.chaos_nats import Natsed
 from tests.cluster.chaos_spark import Sparked
@@ -32,7 +37,10 @@ CHECK_ROUNDS: Final = 5
 HOLD_SECONDS: Final = (0.0, 8.0)  # until the node returns
 WORK_SECONDS: Final = (1.0, 4.0)  # with all nodes there
 BACK_SECONDS: Final = 120.0
-FATES: Final = {"loses its disk": 6, "keeps its disk": 2, "gets an old disk": 1, "stops and loses its disk": 1}
+LOSSES: Final = {"loses its disk": 6, "gets an old disk": 1, "stops and loses its disk": 1}  # of what a node has
+STILL: Final = {"stands still": 2, "has an etcd that stands still": 1, "and the others have no etcd": 1}
+FATES: Final = LOSSES | {"keeps its disk": 2} | STILL
+FATES_WITHOUT_COPIES: Final = {"keeps its disk": 6} | STILL
 
 
 def is_copied(node: Node, copies: int) -> bool:
@@ -65,6 +73,8 @@ class CopiesRun:
         self._kept = Kept()
         self._streamed = Streamed()
         self._natsed = natsed
+        self._jetstreamed = Jetstreamed(copies, natsed.ports)
+        self._fates = FATES_WITHOUT_COPIES if copies == 1 else FATES
         self._sparked = sparked
 
     async def run(self, rounds: int, rate: int) -> Load:
@@ -74,6 +84,7 @@ class CopiesRun:
         async with Load(self.cluster.nodes, rate, patience=BACK_SECONDS) as load:
             self._streamed.begin(self.cluster.nodes)
             await self._natsed.begin(self.cluster.nodes)
+            await self._jetstreamed.begin(self.cluster.nodes)
             if self._sparked is not None:
                 self._sparked.begin(self.cluster.nodes)
             try:
@@ -89,6 +100,7 @@ class CopiesRun:
             finally:
                 await self._streamed.end()
                 await self._natsed.end()
+                await self._jetstreamed.end()
                 if self._sparked is not None:
                     self._sparked.end()
         return load
@@ -96,18 +108,13 @@ class CopiesRun:
     async def _round(self, load: Load, number: int) -> None:
         before, since = load.acks, time.monotonic()
         node = self.draw.choice(self.cluster.nodes)
-        (fate,) = self.draw.choices(list(FATES), list(FATES.values()))
-        self.counts[fate] += 1
-        await self._kept.before(number, node, killed=not fate.startswith("stops"))
-        if fate.startswith("stops"):
-            await asyncio.to_thread(node.stop)
-        else:
-            await asyncio.to_thread(node.kill)
-        await asyncio.to_thread(self._change_disk, node, fate)
+        (fate,) = self.draw.choices(list(self._fates), list(self._fates.values()))
         hold = self.draw.uniform(*HOLD_SECONDS)
-        await self._kept.after()
-        await asyncio.sleep(hold)
-        node.start()
+        self.counts[fate] += 1
+        if fate in STILL:
+            await self._stand_still(node, fate, hold)
+        else:
+            await self._lose(number, node, fate, hold)
         took = await self._until_copied()
         load.look()
         pace = (load.acks - before) / (time.monotonic() - since)
@@ -115,6 +122,32 @@ class CopiesRun:
             f"{number:4}  {node.name} {fate}, returns after {hold:.1f} s; all in step {took:.1f} s later; "
             f"{load.acks:,} acknowledged ({pace:,.0f}/s)"
         )
+
+    async def _lose(self, number: int, node: Node, fate: str, hold: float) -> None:
+        await self._kept.before(number, node, killed=not fate.startswith("stops"))
+        if fate.startswith("stops"):
+            await asyncio.to_thread(node.stop)
+        else:
+            await asyncio.to_thread(node.kill)
+        await asyncio.to_thread(self._change_disk, node, fate)
+        await self._kept.after()
+        await asyncio.sleep(hold)
+        node.start()
+
+    async def _stand_still(self, node: Node, fate: str, hold: float) -> None:
+        if fate == "stands still":
+            node.freeze()
+            await asyncio.sleep(hold)
+            node.thaw()
+            return
+        nodes = [node] if fate.startswith("has") else self.cluster.nodes
+        etcds = [etcd for each in nodes if (etcd := each.etcd()) is not None]
+        for etcd in etcds:
+            etcd.suspend()
+        await asyncio.sleep(hold)
+        for etcd in etcds:
+            with suppress(psutil.NoSuchProcess):  # it may have been killed for not answering
+                etcd.resume()
 
     def _change_disk(self, node: Node, fate: str) -> None:
         """An old disk has no etcd: etcd must not forget its votes."""
@@ -132,10 +165,13 @@ class CopiesRun:
     async def _until_copied(self) -> float:
         nodes = self.cluster.nodes
         return await self.cluster.until(
-            lambda: all(node.is_ready() and node.serves() and is_copied(node, self.copies) for node in nodes),
+            lambda: all(node.is_ready() and node.serves() and self._is_copied(node) for node in nodes),
             "all nodes serve and are in step",
             BACK_SECONDS,
         )
+
+    def _is_copied(self, node: Node) -> bool:
+        return self.copies == 1 or is_copied(node, self.copies)
 
     async def _check(self, load: Load) -> None:
         await self.cluster.whole()
@@ -143,10 +179,12 @@ class CopiesRun:
         await self._kept.check(self.cluster.nodes, self.draw.choice(self.cluster.nodes))
         await self._streamed.check(self.cluster.nodes)
         await self._natsed.check(self.draw.choice(self.cluster.nodes))
+        await self._jetstreamed.check(self.draw.choice(self.cluster.nodes))
         assert not self.cluster.complaints(), "\n".join(self.cluster.complaints())
         self.tell(
             f"      all is there: {load.acks:,} acknowledged, {load.delivered:,} delivered, {load.refused:,} refused, "
-            f"{len(self._streamed.acknowledged):,} rows of the stream, {len(self._natsed.flushed):,} flushed"
+            f"{len(self._streamed.acknowledged):,} rows of the stream, {len(self._natsed.flushed):,} flushed, "
+            f"{self._jetstreamed.describe()}"
         )
         load.go_on()
 

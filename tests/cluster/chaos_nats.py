@@ -27,13 +27,13 @@ class Natsed:
     def __init__(self) -> None:
         self.flushed: set[bytes] = set()
         self._came: set[bytes] = set()
-        self._ports: dict[str, int] = {}
+        self.ports: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def listen(self, nodes: Sequence[Node]) -> None:
         """Before the nodes start."""
         for node, port in zip(nodes, free_ports(len(nodes)), strict=True):
-            self._ports[node.name] = port
+            self.ports[node.name] = port
 
             def change(settings: dict[str, Any], port: int = port) -> None:
                 settings["listeners"].append(f"nats://127.0.0.1:{port}")
@@ -56,7 +56,7 @@ class Natsed:
 
     async def _publish(self, publisher: int) -> None:
         numbers = count()
-        ports = list(self._ports.values())
+        ports = list(self.ports.values())
         for turn in count(publisher):
             with suppress(OSError, EOFError, TimeoutError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", ports[turn % len(ports)])
