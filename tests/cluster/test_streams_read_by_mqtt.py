@@ -188,7 +188,7 @@ def test_a_frame_that_is_lost_is_asked_for_again(lost: str) -> None:
     reader.subscribe("$stream/S@earliest")
     reader.read(AGAIN_SECONDS * 3 + 1)
     fill(home, 2)
-    assert reader.read(AGAIN_SECONDS * 3 + 1) == list(range(1, 8))
+    assert reader.read(AGAIN_SECONDS * 6 + 1) == list(range(1, 8))
     assert True not in lose
 
 
@@ -318,6 +318,19 @@ def asked_in(fleet: StreamFleet, seconds: float) -> int:
     fleet.advance(seconds)
     del vars(reads)["asked"]
     return count[0]
+
+
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
+@pytest.mark.parametrize("filter", ["$stream/S", "$queue/S"])
+def test_a_reading_of_a_stream_without_news_asks_less_and_less_often(filter: str) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    reader = Reader(fleet, 1)
+    reader.subscribe(filter)
+    assert asked_in(fleet, AGAIN_SECONDS * 15) <= 6
+    fill(home, 1)
+    assert reader.read() == [1]
+    assert asked_in(fleet, AGAIN_SECONDS * 2.5) == 2, "after news it begins with ``AGAIN_SECONDS``"
 
 
 @pytest.mark.interpreted_only("what is compiled cannot be patched")
@@ -533,3 +546,55 @@ def test_nothing_is_kept_of_a_stream_that_is_deleted() -> None:
     assert home.api("STREAM.DELETE.S")["success"]
     fleet.advance(2.0)
     assert session not in queues._restored
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_position_in_an_earlier_stream_of_that_name_is_the_end(place: int) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet)
+    reader = Reader(fleet, 1)
+    reader.subscribe("$stream/S@earliest")
+    assert reader.read() == [1, 2, 3, 4, 5]
+    session = fleet[1].state.ctx.sessions["r"]
+    position = fleet[1].state.jetstream.reads.position_of(session, b"$stream/S@earliest")
+    assert home.api("STREAM.DELETE.S")["success"]
+    fleet.advance(2.0)
+    assert "error" not in home.make("S", "s.>")
+    seen_by_all(fleet, "S")
+    fill(home, 9)
+    later = Reader(fleet, place, "later")
+    later.subscribe("$stream/S")
+    session = fleet[place].state.ctx.sessions["later"]
+    fleet[place].state.jetstream.reads.set_position(session, b"$stream/S", position)
+    fleet.advance(1.0)
+    fill(home, 1)
+    assert later.read() == [10]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_queue_that_is_deleted_while_its_member_has_a_full_window_is_not_made_again(place: int) -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    reader = Reader(fleet, place, window=2)
+    reader.acknowledges = False
+    reader.subscribe("$queue/S")
+    fill(home, 4)
+    assert reader.read() == [1, 2]
+    assert home.api("CONSUMER.DELETE.S.mqtt-queue")["success"]
+    fleet.advance(1.0)
+    reader.acknowledge()
+    assert reader.read(15.0) == [1, 2]
+    assert home.api("CONSUMER.NAMES.S")["consumers"] == []
+    assert list(fleet[place].state.ctx.sessions["r"].subscriptions()) == []
+
+
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
+def test_a_member_of_a_queue_that_its_home_refuses_is_unsubscribed() -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 0)
+    assert "error" not in home.consume("S", "mqtt-queue", ack_policy="none")
+    reader = Reader(fleet, 1)
+    reader.subscribe("$queue/S")
+    fleet.advance(1.0)
+    assert list(fleet[1].state.ctx.sessions["r"].subscriptions()) == []
+    assert asked_in(fleet, AGAIN_SECONDS * 2) == 0

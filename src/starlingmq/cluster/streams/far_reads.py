@@ -77,14 +77,16 @@ class FarReads:
                 start,
                 read.count,
                 read.octets,
+                read.made,
             ),
         )
 
     def shown(self, node: int, shown: ReadShown, now: float) -> None:
         read = FarRead(shown.reader, shown.number, "", b"", False, 0, Start(0), shown.left, 0)
+        read.made = shown.made
         told = ReadTold(read, shown.after, shown.next)
         told.skipped, told.sequence, told.reply = shown.skipped, shown.sequence, shown.reply
-        told.published, told.ident, told.waiting = shown.published, shown.ident, shown.waiting
+        told.published, told.waiting = shown.published, shown.waiting
         if shown.sequence != 0:
             until = now + shown.seconds if shown.seconds >= 0.0 else 0.0
             told.message = Message(
@@ -109,6 +111,7 @@ class FarReads:
             asked.count,
             asked.octets,
         )
+        read.made = asked.made
         read.node = node
         stream = self._hub.streams.get(asked.stream)
         if stream is None or not self._is_here(asked.stream):
@@ -116,8 +119,15 @@ class FarReads:
         if not asked.queue:
             self._open[node, asked.reader] = self._hub.reads.read_for(read, stream)
             return
-        if self._hub.reads.queues.provide(asked.filter, stream):
+        known = asked.made == stream.created
+        gone = known and consumer_name(asked.filter) not in stream.consumers  # the queue was deleted
+        if gone or self._hub.reads.queues.provide(asked.filter, stream):
+            read.count = -1
+            self.tell(read, ReadTold(read, 0, 0))
             return
+        read.made = stream.created
+        if not known:
+            self.tell(read, ReadTold(read, 0, 0))
         reader = cast(BoundConsumer, stream.consumers[consumer_name(asked.filter)])
         requester = self._open[node, asked.reader] = QueueReader(read, node, self)
         reader.source.look()
@@ -129,7 +139,7 @@ class FarReads:
         shown = ReadShown(
             told.reader, told.number, told.after, told.next, told.left, told.skipped, told.sequence, told.reply
         )
-        shown.ident, shown.waiting = told.ident, told.waiting
+        shown.made, shown.waiting = told.made, told.waiting
         message = told.message
         if message is not None:
             shown.published = message.published_at

@@ -91,6 +91,7 @@ class ReadAsked(msgspec.Struct, array_like=True, tag=8):
     start: tuple[int, int, float]  # kind, offset, time
     count: int
     octets: int
+    made: float = 0.0
 
 
 class ReadEnded(msgspec.Struct, array_like=True, tag=9):
@@ -118,7 +119,7 @@ class ReadShown(msgspec.Struct, array_like=True, tag=10):
     qos: int = 0
     seconds: float = -1.0
     published: float = 0.0
-    ident: bytes = b""
+    made: float = 0.0
     waiting: int = -1
 
 

@@ -13,7 +13,8 @@ The law of ``$stream``:
   keeps nothing that could be lost.
 - ``ReadTold`` says what it follows (``after``). If that is not ``next``, some are missing, and are asked for again.
 - A request replaces the one before, whose answers are ignored. So each frame may be lost, doubled or late: a request
-  that is not heard of is repeated after ``AGAIN_SECONDS``, and at once when the way to the home is new.
+  that is not heard of is repeated after ``AGAIN_SECONDS``, then less often, and at once when the way to the home is
+  new.
 
 A queue is a consumer at the home, which delivers again what is not acknowledged. A session of it has no position.
 """
@@ -41,6 +42,7 @@ from starlingmq.core.subscribe.subscribing import Subscribing
 from starlingmq.wire.primitives import encode_two
 
 AGAIN_SECONDS: Final = 10.0
+AGAIN_SECONDS_MAX: Final = 60.0  # when nothing was heard several times: most likely there is nothing
 LATER_SECONDS: Final = 5.0  # until messages of a queue for which there is no room are for others
 LOOK_SECONDS: Final = 1.0  # between looks whether a home is reached again
 HELD_MAX: Final = 65_536  # messages of a queue that wait for acknowledgements here
@@ -58,11 +60,13 @@ class FarReading(Reading):
     start: Start
     fact: bytes
     next: int
+    made: float  # when the stream was made that ``next`` is of; 0.0: it is not known
     number: int  # of the reading
     home: int  # the node of its last request; 0: that was not reached
     asked: int  # number of its last request
     left: int
     heard_at: float
+    vain: int  # requests without an answer since then
     stored: bool  # the store has ``fact``
     moved: bool  # ``next`` is to be stored
     topics: list[bytes]  # of the stream, if it is a queue
@@ -90,10 +94,12 @@ class FarReading(Reading):
         self.start = start
         self.fact = POSITION_FACT + b"%d/%b" % (session.number, whole)
         self.next = 0
+        self.made = 0.0
         self.home = 0
         self.asked = 0
         self.left = 0
         self.heard_at = 0.0
+        self.vain = 0
         self.stored = False
         self.moved = False
         self.topics = []
@@ -105,11 +111,15 @@ class FarReading(Reading):
     def wake(self) -> None:
         self.ready[self] = None
 
+    def asks_at(self) -> float:
+        """When an open request counts as lost."""
+        return self.heard_at + min(AGAIN_SECONDS * max(1, self.vain), AGAIN_SECONDS_MAX)
+
     def value(self) -> bytes:
-        return position(self.next, self.start)
+        return position(self.next, self.start, self.made)
 
     def begin_at(self, position: bytes) -> None:
-        self.next, self.start = read_position(position)
+        self.next, self.start, self.made = read_position(position)
 
 
 class FarReaders:
@@ -213,11 +223,11 @@ class FarReaders:
                     reading.wake()
                 elif reading.later:
                     self._plan(reading.later_until)
-                if reading.left != 0 and now >= reading.heard_at + AGAIN_SECONDS:
-                    reading.left = 0
-                    reading.wake()
+                if reading.left != 0 and now >= reading.asks_at():
+                    reading.vain += 1
+                    self._ask_again(reading)
                 elif reading.left != 0:
-                    self._plan(reading.heard_at + AGAIN_SECONDS)
+                    self._plan(reading.asks_at())
                 elif reading.home == 0:
                     reading.wake()
         if self._ready:
@@ -251,7 +261,7 @@ class FarReaders:
         reading.asked += 1
         reading.left = count
         reading.heard_at = self.ctx.now
-        self._plan(self.ctx.now + AGAIN_SECONDS)
+        self._plan(reading.asks_at())
         read = FarRead(
             reading.number,
             reading.asked,
@@ -263,6 +273,7 @@ class FarReaders:
             count,
             octets(self.ctx, session, qos),
         )
+        read.made = reading.made
         reading.home = far.ask_read(read)
         if reading.home == 0:
             reading.left = 0
@@ -277,6 +288,7 @@ class FarReaders:
             self._refuse(told)
             return False
         if reading.parsed.queue:  # messages of an earlier request are as good
+            reading.made = told.made
             self._take_of_queue(reading, told)
         if told.number != reading.asked or reading.left == 0:
             return reading.left != 0
@@ -284,6 +296,7 @@ class FarReaders:
             self.subscribing.unsubscribe(reading.session, reading.whole)
             return False
         reading.heard_at = self.ctx.now
+        reading.vain = 0
         follows = told.after == reading.next or (told.after == 0 and told.left == reading.left)  # the first answer
         reading.left = told.left
         if follows and not reading.parsed.queue:
@@ -300,6 +313,7 @@ class FarReaders:
             reading.left = 0
             return
         reading.next = told.next
+        reading.made = told.made
         if told.skipped != 0:
             session.dropped += told.skipped
             self.ctx.drop("stream_removed", session.client_id, told.skipped)
@@ -415,20 +429,21 @@ def may_have(rights: Rights, stream: str, topic: bytes) -> bool:
     return rights.may_receive(topic) and rights.may_receive(b"$stream/%b/%b" % (stream.encode(), topic))
 
 
-def position(next: int, start: Start | None) -> bytes:
-    """Of a reading of another node's stream; ``start``: if ``next`` is 0. The number of a stream, with which positions
-    at its home begin, is known only there."""
+def position(next: int, start: Start | None, made: float) -> bytes:
+    """Of a reading of another node's stream, which was ``made`` then; ``start``: if ``next`` is 0. The number of a
+    stream, with which positions at its home begin, is known only there."""
     if next != 0 or start is None:
-        return b"0 %d" % next
+        return b"0 %d" % next if made == 0.0 else b"0 %d %b" % (next, repr(made).encode())
     return b"0 0 %d %d %.6f" % (start.kind, start.offset, start.time)
 
 
-def read_position(value: bytes) -> tuple[int, Start]:
-    """The sequence, or 0 and where it begins: with new messages, if that is no position."""
+def read_position(value: bytes) -> tuple[int, Start, float]:
+    """The sequence, or 0 and where it begins: with new messages, if that is no position; and when the stream was made,
+    or 0.0."""
     parts = value.split(b" ")
     try:
         if len(parts) == 5:
-            return 0, Start(int(parts[2]), int(parts[3]), float(parts[4]))
-        return max(0, int(parts[1])), Start(NEW)
+            return 0, Start(int(parts[2]), int(parts[3]), float(parts[4])), 0.0
+        return max(0, int(parts[1])), Start(NEW), float(parts[2]) if len(parts) == 3 else 0.0
     except (ValueError, IndexError):
-        return 0, Start(NEW)
+        return 0, Start(NEW), 0.0

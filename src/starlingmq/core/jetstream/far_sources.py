@@ -18,7 +18,7 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.jetstream.far_streams import FarStreams
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.far_read import FarRead, ReadTold
-from starlingmq.core.streams.sourcing import Sourcing
+from starlingmq.core.streams.sourcing import Sourcing, ident
 from starlingmq.core.streams.stream_filters import OFFSET, TIMESTAMP, Start
 
 AGAIN_SECONDS: Final = 10.0
@@ -102,7 +102,7 @@ class FarSources:
             return source.left != 0
         begins = told.after == 0 and told.message is None
         sourcing = source.sourcing
-        if source.ident and told.ident != source.ident:  # it was deleted, and made again
+        if source.ident and ident(told.made) != source.ident:  # it was deleted, and made again
             source.next, source.ident = 0, b""
             sourcing.wake()
         elif (begins or told.after == source.next) and self._take(source, told):
@@ -110,7 +110,7 @@ class FarSources:
             source.left = told.left
             source.next = told.next
             if not sourcing.settings.mirror:
-                source.ident = told.ident
+                source.ident = ident(told.made)
             if source.left == 0:
                 sourcing.wake()
             return True
@@ -128,4 +128,4 @@ class FarSources:
             return False
         sourcing.heard_at = self.ctx.now
         message = Message(message.topic, message.payload, 0, False, message.properties, 0.0, "", told.published)
-        return sourcing.give(message, seq, told.ident, self.ctx.now)
+        return sourcing.give(message, seq, ident(told.made), self.ctx.now)

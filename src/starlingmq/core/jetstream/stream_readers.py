@@ -37,7 +37,6 @@ from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.feeder import GROUP, LOOKED, POSITION_FACT, Feeder, Reading, begin, numbered
 from starlingmq.core.streams.read_port import ReadPort
 from starlingmq.core.streams.sequenced_stream import TOPICS_SHIFT, SequencedStream, drop_fact, put_fact
-from starlingmq.core.streams.sourcing import ident
 from starlingmq.core.streams.stream_filters import LATEST, NEW, Start, StreamFilter, parse_stream_filter, start_in
 from starlingmq.core.subscribe.subscribing import Subscribing, identifiers
 from starlingmq.core.topics.topics import parse_share
@@ -401,14 +400,14 @@ class MqttReaders(ReadPort):
     def position_of(self, session: Session, whole: bytes) -> bytes:
         found = None if session.reads is None else session.reads.get(whole)
         if isinstance(found, Feeder):
-            return position(found.next, None)
+            return position(found.next, None, found.stream.created)
         return found.value() if isinstance(found, FarReading) else b""
 
     def set_position(self, session: Session, whole: bytes, position: bytes) -> None:
         found = None if session.reads is None else session.reads.get(whole)
         if isinstance(found, Feeder):
-            next, start = read_position(position)
-            found.next = _within(found.stream, next) or begin(found.stream, found.selection, start)
+            next, start, made = read_position(position)
+            found.next = _within(found.stream, next, made) or begin(found.stream, found.selection, start)
             self._keep_position(found, session.expiry != 0)
             found.wake()
         elif isinstance(found, FarReading):
@@ -486,7 +485,9 @@ class MqttReaders(ReadPort):
         feeder = Feeder(stream, filters, read.next, b"", self._active)
         feeder.far = read
         index = stream.index
-        if _within(stream, read.next) == 0:
+        within = _within(stream, read.next, read.made)
+        read.made = stream.created
+        if within == 0:
             if read.start.kind == LATEST and not feeder.selection.exact:
                 self.ctx.work -= len(index.topics) >> TOPICS_SHIFT
             feeder.next = begin(stream, feeder.selection, read.start if read.next == 0 else Start(NEW))
@@ -503,7 +504,6 @@ class MqttReaders(ReadPort):
             self._end(feeder)
 
     def _tell(self, feeder: Feeder, read: FarRead, told: ReadTold, counted: bool) -> None:
-        told.ident = ident(feeder.stream)
         if counted:
             told.waiting = feeder.stream.index.waiting(max(told.next, 1), feeder.selection)
         if self.far is not None:
@@ -717,14 +717,15 @@ def _parsed(filter: bytes) -> StreamFilter | None:
         return None
 
 
-def _within(stream: SequencedStream, next: int) -> int:
-    """0: it is beyond the end, so of an earlier stream of that name."""
-    return next if next <= stream.index.last + 1 else 0
+def _within(stream: SequencedStream, next: int, made: float) -> int:
+    """0: it is beyond the end, or was made at another time, so it is of an earlier stream of that name."""
+    return next if next <= stream.index.last + 1 and made in (0.0, stream.created) else 0
 
 
 def _position(value: bytes, stream: SequencedStream) -> int | None:
     """None: it is about an earlier stream of that name. Number 0: of a session that another node had."""
     number, _, next = value.partition(b" ")
     if int(number) == 0:
-        return _within(stream, read_position(value)[0]) or None
+        found, _, made = read_position(value)
+        return _within(stream, found, made) or None
     return int(next) if int(number) == stream.number else None

@@ -17,6 +17,7 @@ class FarRead:
     queue: bool
     next: int
     start: Start
+    made: float  # when the stream was made that ``next`` is of; 0.0: it is not known
     count: int
     octets: int
     skipped: int  # messages that were removed before they were read, and not told of yet
@@ -41,6 +42,7 @@ class FarRead:
         self.queue = queue
         self.next = next
         self.start = start
+        self.made = 0.0
         self.count = count
         self.octets = octets
         self.skipped = 0
@@ -55,13 +57,13 @@ class ReadTold:
     number: int
     after: int
     next: int
+    made: float  # when the stream was made
     left: int
     skipped: int
     sequence: int
     message: Message | None
     reply: bytes  # of a queue: where it is acknowledged
     published: float
-    ident: bytes  # which stream of its name it is
     waiting: int  # messages that are still to come; -1: they were not counted
 
     def __init__(self, read: FarRead, after: int, next: int) -> None:
@@ -69,11 +71,11 @@ class ReadTold:
         self.number = read.number
         self.after = after
         self.next = next
+        self.made = read.made
         self.left = read.count
         self.skipped = 0
         self.sequence = 0
         self.message = None
         self.reply = b""
         self.published = 0.0
-        self.ident = b""
         self.waiting = -1

@@ -68,7 +68,7 @@ class Sourcing(StreamWatcher):
         settings = self.settings
         origin.watch(self, settings.filters)
         self.next, origin_ident = self.place()
-        if origin_ident == ident(origin):
+        if origin_ident == ident(origin.created):
             # Not beyond its end: a crash may have taken more of the origin than of its copy.
             self.next = min(self.next, origin.index.last + 1)
         elif origin_ident or self.next == 0:
@@ -115,7 +115,7 @@ class Sourcing(StreamWatcher):
                 budget -= cost
                 self.looked += cost
             message = origin.message(seq)
-            if message is not None and not self.give(message, seq, ident(origin), now):
+            if message is not None and not self.give(message, seq, ident(origin.created), now):
                 self.next = seq
                 return False
             self.next = seq + 1
@@ -169,6 +169,6 @@ class Sourcing(StreamWatcher):
         return False
 
 
-def ident(origin: SequencedStream) -> bytes:
-    """Which stream of its name it is."""
-    return b"%08x" % (int(origin.created * 1e6) & 0xFFFFFFFF)
+def ident(made: float) -> bytes:
+    """Which stream of its name it is, by the time when it was made."""
+    return b"%08x" % (int(made * 1e6) & 0xFFFFFFFF)
