@@ -381,7 +381,7 @@ def test_a_session_lost_by_its_owner_is_not_taken_back_from_a_later_owner() -> N
 
 def test_a_node_that_takes_a_session_back_leaves_messages_of_a_later_owner_to_it() -> None:
     """As above, but the session did not come back before it went on: the first node knows of the third by its marks."""
-    fleet = Fleet(4)
+    fleet = Fleet(4, max_inflight=65_535)
     first, between, _, fourth = [node.cluster.number for node in fleet.nodes]
     client, publisher = lasting(fleet, 0), fleet.connect(2, "p")
     subscribe(client, b"t", 2)

@@ -8,6 +8,7 @@ from starlingmq.wire.mqtt import Ack, Publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.reasons import Reason
 from tests.conformance.clauses import clause
+from tests.conformance.conftest import MakeWorld
 from tests.conformance.kit import (
     ALL,
     BOTH,
@@ -52,8 +53,9 @@ def test_new_messages_go_out_without_dup_and_with_identifiers_of_their_own(w: Wo
 
 @clause(v3="2.3.1-4", v5="2.2.1-4 4.3.2-1 4.3.3-1")
 @pytest.mark.parametrize("version", BOTH)
-def test_an_identifier_in_use_is_not_taken_again(w: World, version: int) -> None:
+def test_an_identifier_in_use_is_not_taken_again(make_world: MakeWorld, version: int) -> None:
     """Two messages stay open while more than 65535 others come and go."""
+    w = make_world(max_inflight=65_535)
     sub = subscriber(w, "t", qos=2, version=version)
     pub = w.connect(client_id="pub", version=version)
     deliver(pub, "t", qos=1)

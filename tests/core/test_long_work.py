@@ -258,7 +258,7 @@ def test_a_read_full_of_messages() -> None:
 
 
 def test_a_read_full_of_acknowledgements() -> None:
-    w = World(max_mqueue_len=0, publisher_hold=0.0)
+    w = World(max_mqueue_len=0, publisher_hold=0.0, max_inflight=65_535)
     sub = w.connect("sub")
     subscribe(sub, "t", qos=1)
     pub = w.connect("pub")
@@ -274,7 +274,7 @@ def test_a_read_full_of_acknowledgements() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_large_window_is_sent_again_as_the_client_reads(version: int) -> None:
-    w = World(max_mqueue_len=0, publisher_hold=0.0, write_buffer=100_000)
+    w = World(max_mqueue_len=0, publisher_hold=0.0, write_buffer=100_000, max_inflight=65_535)
     sub = persistent(w, "sub", version)
     subscribe(sub, "t", qos=1)
     pub = w.connect("pub", version=4)
@@ -314,7 +314,7 @@ def test_a_new_message_does_not_overtake_what_is_still_to_be_sent_again() -> Non
 
 def test_a_new_message_does_not_overtake_a_long_queue() -> None:
     """The queue is sent in pieces, between which there is room in the window and in the write buffer."""
-    w = World(max_mqueue_len=0)
+    w = World(max_mqueue_len=0, max_inflight=65_535)
     sub = persistent(w, "sub", 5)
     subscribe(sub, "t", qos=1)
     sub.drop()

@@ -22,7 +22,7 @@ from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.storage.store import NoStore, Store
 
-WARM_UP: Final = 5  # rounds: routes, frames and memory blocks are there afterwards
+WARM_UP: Final = 8  # rounds: routes, frames, memory blocks and windows are as they stay afterwards
 START: Final = 1_000_000.0
 TICK: Final = 0.001  # seconds between two looks at the clock
 

@@ -23,14 +23,16 @@ class MqttConfig(Section, frozen=True):
         Count,
         Meta(
             le=65535,
-            description="QoS 1 and 2 messages that may be in flight to a client; 0 leaves the limit to the protocol.",
+            description="QoS 1 and 2 messages that may be in flight to a client, also if its Receive Maximum is "
+            "higher. 0: its Receive Maximum, or, if it names none (3.1 and 3.1.1 have none), 100, and more while it "
+            "keeps up. 65535 leaves the limit to the protocol.",
         ),
     ] = 0
     max_mqueue_len: Annotated[
         Count,
         Meta(
-            description="Messages queued for a client before the oldest is dropped; 0 sets no limit. In a cluster, "
-            "messages that waited at another node for this one are not counted."
+            description="Messages queued for a client, beyond those in flight, before the oldest is dropped; 0 sets no "
+            "limit. In a cluster, messages that waited at another node for this one are not counted."
         ),
     ] = 1000
     mqueue_store_qos0: Annotated[

@@ -814,7 +814,7 @@ def test_two_filters_of_a_session_that_are_one_queue_end_one_by_one() -> None:
 def test_a_burst_is_divided_between_the_members_of_a_queue() -> None:
     world = Streaming()
     world.stream()
-    members = [world.connect(f"member{number}") for number in range(3)]
+    members = [world.connect(f"member{number}", properties={RECEIVE_MAXIMUM: 1000}) for number in range(3)]
     for member in members:
         subscribe(member, "$queue/S")
     publisher = world.connect("publisher")

@@ -10,7 +10,7 @@ from starlingmq.core.messages.message import Message
 from starlingmq.core.publish.bridges import tells_state
 from starlingmq.core.publish.producers import named_by
 from starlingmq.core.router.router import Router
-from starlingmq.core.session.qos import MAX_PACKET_ID, WINDOW_MAX
+from starlingmq.core.session.qos import WINDOW_MAX, WINDOW_START
 from starlingmq.core.session.session import (
     BRIDGE_LISTENER,
     BRIDGE_PREFIX,
@@ -124,12 +124,13 @@ def agree(ctx: Context, client: Client, connect: Connect, session: Session, agre
             keep_alive = imposed
             agreed[prop.SERVER_KEEP_ALIVE] = imposed
     else:
-        client.window_limit = mqtt.max_inflight or MAX_PACKET_ID
+        client.window_grows = mqtt.max_inflight == 0
+        client.window_limit = mqtt.max_inflight or WINDOW_START
     client.keep_alive = keep_alive * 1.5  # [MQTT-3.1.2-22]
     client.plain = client.max_packet == 0 and client.alias_out_limit == 0 and session.moving is None
     client.window_limit = min(client.window_limit, WINDOW_MAX)
     if session.window is not None:
-        session.window.limit = client.window_limit
+        session.window.begin(client.window_limit, client.window_grows)
     agreed[prop.MAXIMUM_PACKET_SIZE] = limits.max_packet_size
 
 
@@ -138,7 +139,8 @@ def _agree_5(ctx: Context, client: Client, connect: Connect, session: Session, a
     wishes = connect.properties
     if session.expiry != number(wishes, prop.SESSION_EXPIRY_INTERVAL, 0):
         agreed[prop.SESSION_EXPIRY_INTERVAL] = session.expiry
-    client.window_limit = number(wishes, prop.RECEIVE_MAXIMUM, 65535)
+    client.window_grows = mqtt.max_inflight == 0 and prop.RECEIVE_MAXIMUM not in wishes
+    client.window_limit = WINDOW_START if client.window_grows else number(wishes, prop.RECEIVE_MAXIMUM, 65535)
     if mqtt.max_inflight != 0:
         client.window_limit = min(client.window_limit, mqtt.max_inflight)
     client.alias_limit = mqtt.topic_alias_max

@@ -30,7 +30,7 @@ from starlingmq.core.router.router import Route
 from starlingmq.core.router.stream import keep
 from starlingmq.core.session.connection import HELD
 from starlingmq.core.session.migration_state import Held, MigrationState
-from starlingmq.core.session.packet_ids import KEYS
+from starlingmq.core.session.packet_ids import KEYS, PUBACK_BYTE, PUBREC_BYTE, PUBREL_BYTE
 from starlingmq.core.session.qos import SendWindow
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.mqtt import ack_frame, ack_run, frame_of_parts, packet_id_bytes, publish_frame, publish_parts
@@ -41,10 +41,6 @@ PUMP_BATCH: Final = 1024  # messages taken from one queue before others get thei
 # that all queues together take beyond their limits, each of 16 bytes: one may be for thousands of absent sessions
 BEYOND_MAX: Final = 4_000_000
 UNBOUNDED_HIGH: Final = 1000  # a queue without a limit holds back its publishers from here on
-PUBACK_BYTE: Final = 0x40
-PUBREC_BYTE: Final = 0x50
-PUBREL_BYTE: Final = 0x62
-PUBCOMP_BYTE: Final = 0x70
 SHARED_SIZE: Final = 512  # a larger payload is not copied for each receiver: it is a frame part that all share
 
 
@@ -536,6 +532,8 @@ class Delivery:
             self.ctx.audit.acknowledged(session.client_id, outgoing)
         if self.ctx.recording and session.expiry != 0:
             self.ctx.done(session, packet_id)
+        if session.window is not None:
+            session.window.credit(1, self.ctx.now - outgoing.sent_at)
         self.go_on(session)
 
     def unknown_packet_id(self, client: Client, first: int, packet_id: int) -> None:
@@ -554,7 +552,7 @@ class Delivery:
             self.sharing.session_connected(session)
         window = session.window
         if window is not None:
-            window.limit = client.window_limit
+            window.begin(client.window_limit, client.window_grows)
             window.owe_all()
             self._send_owed(session, client, window)
             if client.version != 5 and window.entries and self.ctx.retry_interval != 0.0:
@@ -636,7 +634,7 @@ class Delivery:
         ctx = self.ctx
         keyed = window.keyed
         recorded = ctx.recording and session.expiry != 0
-        size = 0
+        size, sent_at = 0, 0.0
         begin = pos
         while pos + 4 <= end and data[pos] == first and data[pos + 1] == 2:
             block = KEYS[data[pos + 2]]
@@ -652,11 +650,13 @@ class Delivery:
                 break
             del keyed[key]
             size += outgoing.message.octets
+            sent_at = outgoing.sent_at
             if recorded:
                 ctx.done(session, outgoing.packet_id)
             pos += 4
         if pos != begin:
             window.bytes -= size
+            window.credit((pos - begin) // 4, ctx.now - sent_at)
             if session.queue is not None or session.shares is not None or session.reads is not None:
                 self.go_on(session)
         return pos
@@ -695,7 +695,7 @@ class Delivery:
     def window(self, session: Session, client: Client) -> SendWindow:
         window = session.window
         if window is None:
-            window = session.window = SendWindow(client.window_limit, self.ctx.max_queue_bytes)
+            window = session.window = SendWindow(client.window_limit, self.ctx.max_queue_bytes, client.window_grows)
         return window
 
     def transmit_acknowledged(self, session: Session, client: Client, window: SendWindow, outgoing: Outgoing) -> None:

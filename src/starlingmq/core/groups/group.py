@@ -366,9 +366,9 @@ class Group(Subscriber):
             if session.queue is not None and len(session.queue) != 0:
                 continue
             window = session.window
-            limit = (
-                min(ROOM_MAX, client.window_limit) if client.protocol_handler is None and member.qos != 0 else ROOM_MAX
-            )
+            limit = ROOM_MAX
+            if client.protocol_handler is None and member.qos != 0:
+                limit = min(ROOM_MAX, client.window_limit if window is None else window.limit)
             found += limit if window is None else max(0, limit - len(window.entries))
         self.full = found == 0
         return found if looks == count else found * count // looks

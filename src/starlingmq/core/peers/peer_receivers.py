@@ -204,7 +204,7 @@ class PeerReceivers:
         session.client = peer.client
         window = session.window
         if window is not None:
-            window.limit = WINDOW_MAX
+            window.begin(WINDOW_MAX, False)
             if not peer.begun:
                 window.owe_all()  # sent by an earlier process of this node, perhaps never received
         peer.begun = True

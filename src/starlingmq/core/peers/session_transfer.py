@@ -292,6 +292,8 @@ class SessionTransfer:
     def _window(self, session: Session) -> SendWindow:
         if session.window is None:
             session.window = SendWindow(MAX_PACKET_ID, self.ctx.max_queue_bytes)
+            if session.client is not None:
+                session.window.begin(session.client.window_limit, session.client.window_grows)
         return session.window
 
     def put_window(self, session: Session, packet_id: int, stage: int, outgoing: Outgoing) -> None:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+PUBACK_BYTE: Final = 0x40  # first bytes of acknowledgements
+PUBREC_BYTE: Final = 0x50
+PUBREL_BYTE: Final = 0x62
+
 KEYS: Final[list[list[object]]] = [[] for _ in range(256)]
 """By the two bytes of a packet id. A block of 256 is made when the first of its ids is sent or received."""
 

@@ -37,6 +37,11 @@ from starlingmq.core.session.packet_ids import packet_id_key
 
 MAX_PACKET_ID: Final = 65535
 WINDOW_MAX: Final = 32767  # with half of the ids free, the next free one is found in two steps on average
+WINDOW_START: Final = 100
+"""Messages in flight at first to a client that names no Receive Maximum. MQTT 5 takes that for 65,535: a client that
+does not read would have thousands in flight, and none that waits, before an operator sees it."""
+ROUND_FAST: Final = 1.0  # seconds from a message to its acknowledgement, of a client that keeps up
+ROUND_STALLED: Final = 30.0
 
 
 class SendWindow:
@@ -44,19 +49,27 @@ class SendWindow:
 
     entries: dict[int, Outgoing]
     keyed: dict[object, Outgoing]  # the same dict, for keys of core.session.packet_ids
-    limit: int  # how many may be unacknowledged at once: the receiver's Receive Maximum or max_inflight
+    limit: (
+        int  # how many may be unacknowledged at once: the receiver's Receive Maximum, max_inflight, or see ``credit``
+    )
+    grows: bool  # the receiver has named no limit, and no setting has
+    filled: bool  # an acknowledgement has found it full, and ``credited`` counts from there
+    credited: int
     last_id: int
     owed: dict[int, None]  # packet ids to be sent again on this connection, the first one last
     bytes: int  # of its messages
     max_bytes: int  # above this it counts as full; 0 sets no limit
 
-    def __init__(self, limit: int, max_bytes: int = 0) -> None:
+    def __init__(self, limit: int, max_bytes: int = 0, grows: bool = False) -> None:
         self.entries = {}
         self.keyed = cast("dict[object, Outgoing]", self.entries)
         self.owed = {}
         self.bytes = 0
         self.max_bytes = max_bytes
         self.limit = limit
+        self.grows = grows
+        self.filled = False
+        self.credited = 0
         self.last_id = 0
 
     def full(self) -> bool:
@@ -64,6 +77,36 @@ class SendWindow:
         if len(self.entries) >= self.limit or len(self.owed) != 0:
             return True
         return self.max_bytes != 0 and self.bytes >= self.max_bytes
+
+    def begin(self, limit: int, grows: bool) -> None:
+        """A new connection, on which this many may be unacknowledged, if it ``grows`` at first."""
+        self.limit = limit
+        self.grows = grows
+        self.filled = False
+        self.credited = 0
+
+    def credit(self, count: int, seconds: float) -> None:
+        """``count`` messages have been acknowledged and removed, the last one ``seconds`` after it was sent.
+
+        The law of a window that grows, as slow start of TCP: a round begins when an acknowledgement finds the window
+        full, and ends when as many messages as it holds have been acknowledged. The limit is doubled if the last
+        acknowledgement of the round took a second at most, and is WINDOW_START again if it took 30. So it stays below
+        what the client acknowledges in two seconds, and grows only if messages wait for it."""
+        if not self.grows:
+            return
+        if not self.filled:
+            if len(self.entries) + count < self.limit:
+                return
+            self.filled = True
+        self.credited += count
+        if self.credited < self.limit:
+            return
+        self.filled = False
+        self.credited = 0
+        if seconds <= ROUND_FAST:
+            self.limit = min(2 * self.limit, WINDOW_MAX)
+        elif seconds >= ROUND_STALLED:
+            self.limit = min(self.limit, WINDOW_START)
 
     def add(self, outgoing: Outgoing, now: float) -> int:
         """Add a message to the window and return its packet id. The caller has checked that there is room."""

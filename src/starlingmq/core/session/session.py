@@ -86,6 +86,7 @@ class Client:
     closing: bool  # to be closed after ``frames`` are written
     # agreed at CONNECT
     window_limit: int
+    window_grows: bool  # it is where a window begins that may grow
     max_packet: int  # the client's Maximum Packet Size; 0: no limit
     aliases: dict[int, bytes] | None  # topic aliases of the client
     alias_limit: int  # highest alias that the client may set
@@ -147,11 +148,11 @@ class Client:
         self.bytes_out = 0
         self.closing = False
         self.window_limit = 65535
+        self.window_grows = False
         self.max_packet = 0
         self.aliases = None
-        self.alias_limit = 0
+        self.alias_limit = self.alias_out_limit = 0
         self.aliases_out = None
-        self.alias_out_limit = 0
         self.bridge = False
         self.mirrors = False
         self.plain = True
