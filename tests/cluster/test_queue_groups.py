@@ -18,6 +18,8 @@ from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.config.settings import QueueGroupsConfig
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_stats import figures
+from starlingmq.core.groups.member_selection import ROOM_MAX
+from starlingmq.core.session.qos import WINDOW_START
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
@@ -181,7 +183,7 @@ def test_frames_lost_with_a_broken_stream_are_sent_again_on_the_next(way: tuple[
 def test_hash_strategies_choose_the_same_member_at_each_node(
     strategy: Literal["hash_topic", "hash_client"],
 ) -> None:
-    fleet = Fleet(3)
+    fleet = Fleet(3, max_inflight=65_535)
     for node in fleet.nodes:
         node.state.groups.configure(QueueGroupsConfig(strategy=strategy))
     share = b"$share/g/t/+"
@@ -252,6 +254,51 @@ def test_standing_room_is_renewed_before_it_is_used_up() -> None:
         least = min(least, group(fleet[1]).rooms[1].left)
     assert 0 < least < allotted, "a lot of it is used, and none is waited for"
     assert fleet[1].state.groups.at_once == 3 * allotted
+
+
+def publish(publisher: FakeClient, first: int, end: int) -> None:
+    for number in range(first, end):
+        publisher.send(Publish(b"t", b"%d" % number, 1, packet_id=number % 60_000 + 1))
+
+
+def test_standing_room_ends_while_the_window_of_the_member_is_full() -> None:
+    """It is measured by what the window may grow to, and the window is full of 100 before that is used up."""
+    fleet = Fleet(3)
+    holder, worker = member(fleet, 0, "holder"), member(fleet, 1, "w")
+    publisher = fleet.connect(2, "p")
+    holder.block()
+    publish(publisher, 0, 1000)
+    fleet.advance(0.5)
+    assert 2 not in group(fleet[2]).rooms
+    window = fleet[1].state.ctx.sessions["w"].window
+    assert window is not None and len(window.entries) == WINDOW_START
+    assert group(fleet[1]).waiting() <= ROOM_MAX // 6, "a sixth of the room, to each of three nodes, half of it in all"
+    assert group(fleet[1]).waiting() + group(fleet[2]).waiting() == 1000 - WINDOW_START
+    seen: list[bytes] = []
+    while messages := got(worker):
+        seen += messages
+        fleet.advance(0.1)
+    assert seen == [b"%d" % number for number in range(1000)]
+
+
+def test_a_message_for_members_does_not_overtake_those_that_wait_at_their_node() -> None:
+    """The primary is cut off and cannot ask for those that wait, while credit given before lets others go there."""
+    fleet = Fleet(3)
+    holder, worker = member(fleet, 0, "holder"), member(fleet, 1, "w")
+    publisher = fleet.connect(2, "p")
+    holder.block()
+    waited(fleet, publisher, worker, 1)
+    fleet.cut(1, 2)
+    publish(publisher, 0, WINDOW_START + 20)
+    assert group(fleet[1]).waiting() == 20
+    seen = got(worker)
+    publish(publisher, WINDOW_START + 20, WINDOW_START + 40)
+    assert group(fleet[1]).waiting() == 20, "an earlier one has gone for each of them"
+    seen += got(worker)
+    fleet.heal()
+    fleet.advance(5.0)
+    seen += got(worker)
+    assert seen == [b"%d" % number for number in range(WINDOW_START + 40)]
 
 
 def test_members_that_come_and_go_change_the_standing_room() -> None:

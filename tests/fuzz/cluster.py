@@ -65,7 +65,7 @@ BODY_SAMPLES: Final[tuple[Body, ...]] = (
     HandshakeCall(1, (QUESTION,)),
     HandshakeReply(1, 2, (ANSWER,)),
     GroupPull(1, (Pull(b"g/a", 1, (Allotment(1, 2, 3, 4, 5),), True),)),
-    GroupReport(1, (GroupState(b"g/a", 1, 2, 3, 4, ((1, 2),), True, 5),)),
+    GroupReport(1, (GroupState(b"g/a", 1, 2, 3, 4, ((1, 2),), True, 5, 6),)),
     OperatorCall(1, b'{"question":"status"}'),
     OperatorReply(1, b'{"answer":{}}'),
 )

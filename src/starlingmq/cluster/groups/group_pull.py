@@ -220,9 +220,11 @@ class GroupPulls:
     def _pull(self, loop: Loop, share: bytes, group: Group, all_of_it: bool) -> Pull:
         """``all_of_it``: allots all the room there is for messages that wait there; unused room comes back with the
         answer. For messages that enter there later, allots a part: half of the room that the members last reported,
-        divided among the nodes. That part is not subtracted here: a message that finds no room waits at the member's
-        node. If some members have a Maximum Packet Size, nodes without connected members are named as well, so that
-        the node can tell whether a message is too large for all."""
+        with windows grown, divided among the nodes. By the windows as they are, members that always have room would
+        need a report and a pull for every few messages. That part is not subtracted here: a message that finds no room
+        waits at the member's node, and a node whose members have no room at all gets none. If some members have a
+        Maximum Packet Size, nodes without connected members are named as well, so that the node can tell whether a
+        message is too large for all."""
         loop.wanting.pop(share, None)
         loop.standing[share] = self._chances(group)
         part = 2 * (len(self._loops) + 1)
@@ -231,14 +233,16 @@ class GroupPulls:
         limited = any(each not in (0, ANY_SIZE) for each in (limit, *[room.limit for room in group.rooms.values()]))
         if room_here != 0:
             room_now = room_here if all_of_it else 0
-            found.append(Allotment(self._me, group.online(), room_now, max(1, room_here // part), limit))
+            standing = max(1, (room_here + group.growth) // part)
+            found.append(Allotment(self._me, group.online(), room_now, standing, limit))
         elif limited and group.online() == 0:
             found.append(Allotment(self._me, 0, 0))
         for node, room in group.rooms.items():
             if room.given > 0 and group.reaches(room):
                 given = room.left if all_of_it else 0
                 room.left -= given
-                found.append(Allotment(node, room.online, given, max(1, room.given // part), room.limit))
+                standing = max(1, (room.given + room.growth) // part)
+                found.append(Allotment(node, room.online, given, standing, room.limit))
             elif limited and room.online == 0:
                 found.append(Allotment(node, 0, 0))
         return Pull(share, group.epoch, tuple(found), True)
@@ -280,7 +284,7 @@ class GroupPulls:
                 loop.ready.pop(state.key, None)
             if state.wants:
                 loop.wanting[state.key] = None
-            group.can_take(number, state.online, state.room, state.limit)
+            group.can_take(number, state.online, state.room, state.limit, state.growth)
             settling = self._settling.get(state.key)
             if settling is not None:
                 settling.asked.pop(number, None)

@@ -186,7 +186,8 @@ class GroupSupply:
     def _state(self, group: Group, taken: tuple[tuple[int, int], ...]) -> GroupState:
         room = group.room(self._broker.ctx.write_buffer)
         share, waiting, online = group.share(), group.waiting(), group.online()
-        return GroupState(share, group.epoch, waiting, online, room, taken, group.wants(), group.limit())
+        limit, wants = group.limit(), group.wants()
+        return GroupState(share, group.epoch, waiting, online, room, taken, wants, limit, group.growth)
 
     # Own reports
 

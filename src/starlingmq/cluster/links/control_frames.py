@@ -152,6 +152,7 @@ class GroupState(Struct, array_like=True, frozen=True):
     taken: tuple[tuple[Number, Number], ...] = ()  # node -> how much of its allotment was used
     wants: bool = False  # messages enter there, and little or nothing of them is allotted in advance
     limit: Number = 0  # the largest Maximum Packet Size of the members there, or ANY_SIZE; 0: unknown, or no members
+    growth: Number = 0  # by how much the windows of members that have room may grow
 
 
 class GroupReport(Struct, array_like=True, frozen=True, tag=7):

@@ -93,12 +93,16 @@ class GroupEngine(GroupPort):
         self._hand_over(group, member, message, None, publisher)
 
     def arrived(self, group: Group, message: Message) -> None:
-        """Another node has sent a message for a member here."""
+        """Another node has sent a message for a member here. If earlier ones wait, it gets the first of them."""
         if self.ctx.audit is not None:
             self.ctx.audit.due_to_group(group, message)
         if self.too_old(group, message):
             self.ctx.drop(STALE, group_name(group))
             self.tell_dropped(group, message, STALE)
+            return
+        if self.has_line(group):
+            self.line_up(group, message, None, promised=True)
+            self.pump(group, 1, here=True)
             return
         member = group.choose_here(message, self.ctx.write_buffer)
         if member is None or not self._hand_over(group, member, message, None, None):
@@ -312,8 +316,8 @@ class GroupEngine(GroupPort):
         if self._sweep_at != 0.0 and self.ctx.now >= self._sweep_at:
             self._sweep()
 
-    def pump(self, group: Group, budget: int) -> int:
-        """Give waiting messages, oldest first, as long as members can take them. Returns the rest of the budget."""
+    def pump(self, group: Group, budget: int, here: bool = False) -> int:
+        """Give waiting messages, oldest first, to members that can take them. Returns the rest of the budget."""
         line = group.line
         if line is None:
             return budget
@@ -332,7 +336,7 @@ class GroupEngine(GroupPort):
             if expired or self.too_old(group, lent.message):
                 self._drop_lent(group, line, window, lent, "expired" if expired else STALE)
                 continue
-            member = group.choose(lent.message, ctx.write_buffer)
+            member = self._member(group, lent.message, here)
             if member is None:
                 if not group.too_large(lent.message):
                     return budget
@@ -357,7 +361,7 @@ class GroupEngine(GroupPort):
                 self.delivery.give_up(line, queue.pop(), STALE)
                 budget -= 1
                 continue
-            member = group.choose(waiting.message, ctx.write_buffer)
+            member = self._member(group, waiting.message, here)
             if member is None:
                 if not group.too_large(waiting.message):
                     break
@@ -373,6 +377,10 @@ class GroupEngine(GroupPort):
         if queue is not None:
             self.moved_up(line, queue)
         return budget
+
+    def _member(self, group: Group, message: Message, here: bool) -> Subscription | None:
+        write_buffer = self.ctx.write_buffer
+        return group.choose_here(message, write_buffer) if here else group.choose(message, write_buffer)
 
     def _drop_lent(self, group: Group, line: Session, window: SendWindow, lent: Outgoing, reason: str) -> None:
         """A member has left without acknowledging this message, and no other one gets it."""

@@ -63,6 +63,7 @@ class Group(Subscriber):
     waits_at: dict[int, int]  # at the primary: numbers of messages in the group queues of other nodes
     line: Session | None  # the group queue of this node, whose window has messages lent to members; None: never used
     full: bool  # no member here could take messages at the last check
+    growth: int  # at that check: by how much windows of members with room may grow (``room``)
     gone_at: float  # the time when it ends, since its last member here was lost; 0.0: unset
     unreached: dict[int, None]  # nodes that are unreachable: shared by all groups (core.router.router)
     node: int  # the number of this node, in a cluster
@@ -97,6 +98,7 @@ class Group(Subscriber):
         self.rooms = {}
         self.line = None
         self.full = False
+        self.growth = 0
         self.gone_at = 0.0
         self.node = 0
         self.primary = True
@@ -173,12 +175,12 @@ class Group(Subscriber):
         self.rooms.pop(node, None)
         self.waits_at.pop(node, None)
 
-    def can_take(self, node: int, online: int, room: int, limit: int = 0) -> None:
-        """The state of another node's members, from that node or from the primary."""
+    def can_take(self, node: int, online: int, room: int, limit: int = 0, growth: int = 0) -> None:
+        """The state of another node's members, as it reports it."""
         subscription = self.nodes.get(node)
         if subscription is None:
             return
-        self.rooms[node] = Room(subscription, online, room, limit)
+        self.rooms[node] = Room(subscription, online, room, limit, growth)
 
     def wants(self) -> bool:
         """Whether messages enter here, and the primary on another node has allowed this node little or no selection."""
@@ -349,12 +351,13 @@ class Group(Subscriber):
         return state
 
     def room(self, write_buffer: int) -> int:
-        """The number of messages that the members here can take now."""
+        """The number of messages that the members here can take now. Sets ``growth``: a window that grows is small as
+        long as its member keeps up with a few messages, and may be sent more without a question (group_pull)."""
         self._purge()
         present = self._present
         count = len(present)
         looks = min(count, ROOM_LOOKS)
-        found = 0
+        found = growth = 0
         for index in range(looks):
             member = present[index]
             session = member.session
@@ -369,8 +372,12 @@ class Group(Subscriber):
             limit = ROOM_MAX
             if client.protocol_handler is None and member.qos != 0:
                 limit = min(ROOM_MAX, client.window_limit if window is None else window.limit)
-            found += limit if window is None else max(0, limit - len(window.entries))
+            free = limit if window is None else max(0, limit - len(window.entries))
+            found += free
+            if free != 0 and client.window_grows:
+                growth += ROOM_MAX - limit
         self.full = found == 0
+        self.growth = growth if looks == count else growth * count // looks
         return found if looks == count else found * count // looks
 
     # Members here

@@ -43,13 +43,15 @@ class Room:
     given: int
     left: int
     limit: int  # the largest Maximum Packet Size of those that are online, or ANY_SIZE; 0: unknown
+    growth: int  # by how much their windows may grow
 
-    def __init__(self, subscription: Subscription, online: int, left: int, limit: int = 0) -> None:
+    def __init__(self, subscription: Subscription, online: int, left: int, limit: int = 0, growth: int = 0) -> None:
         self.subscription = subscription
         self.online = online
         self.given = left
         self.left = left
         self.limit = limit
+        self.growth = growth
 
     def accepts(self, message: Message) -> bool:
         """Whether one of the members there accepts a message of this size, whatever its Subscription Identifier. If
