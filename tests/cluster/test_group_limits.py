@@ -33,7 +33,7 @@ def waiting(fleet: Fleet) -> int:
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_it_goes_to_the_node_where_a_member_accepts_it(qos: int, place: int, notified: bool) -> None:
-    fleet = Fleet(3)
+    fleet = Fleet(3, max_inflight=65_535)
     if not notified:
         quiet(fleet)
     members = [member(fleet[place], "large", qos, 0)]

@@ -19,7 +19,7 @@ from starlingmq.client.producer import LaterEpoch, NotAccepted, ProducerError, P
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Subscribe, SubscribeRequest, encode
 from starlingmq.wire.packets import PUBREL
 from starlingmq.wire.producer_properties import ALSO, ALSO_MAX, DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
-from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, USER_PROPERTY, Properties
+from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 
 SEEDS = 150
@@ -72,7 +72,8 @@ def publish(client: FakeClient, numbers: Sequence[int], epoch: int, qos: int = 1
 
 
 def reader(world: StoredWorld, filter: bytes = b"t/#") -> FakeClient:
-    client = world.connect("reader", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF})
+    lasting: Properties = {SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF, RECEIVE_MAXIMUM: 65_535}
+    client = world.connect("reader", clean_start=False, properties=lasting)
     if not client.connack.session_present:
         client.send(Subscribe(1, [SubscribeRequest(filter, 2)]))
         client.receive()

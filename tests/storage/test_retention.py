@@ -14,9 +14,9 @@ from starlingmq.storage.maintenance.storage_check import check
 from starlingmq.storage.segment.retention import Retention
 from starlingmq.storage.segment.segment_journal import SegmentInfo, SegmentJournal
 from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest
-from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
+from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
 
-HOUR = {SESSION_EXPIRY_INTERVAL: 3600}
+HOUR = {SESSION_EXPIRY_INTERVAL: 3600, RECEIVE_MAXIMUM: 65_535}
 NOW = 1_000_000.0
 
 
