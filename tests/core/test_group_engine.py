@@ -12,7 +12,9 @@ from tests.storage.world import StoredWorld
 from starlingmq.config.settings import QueueGroupsConfig
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_stats import figures
+from starlingmq.core.groups.member_selection import ROOM_MAX
 from starlingmq.core.messages.message import Message
+from starlingmq.core.session.qos import WINDOW_START
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.packets import PUBACK, PUBREC
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
@@ -82,6 +84,22 @@ def test_a_message_waits_while_no_member_can_take_it(world: World, qos: int) -> 
     assert got(slow) == [b"1", b"2", b"3"]
     world.run()
     assert group(world).waiting() == 0
+
+
+def test_room_is_that_of_windows_as_they_are_and_growth_what_those_with_room_may_gain(world: World) -> None:
+    def seen() -> tuple[int, int]:
+        found = group(world)
+        return found.room(world.state.ctx.write_buffer), found.growth
+
+    limited = member(world, "limited", window=50)
+    assert seen() == (50, 0)
+    limited.drop()
+    member(world, "grows")
+    assert seen() == (WINDOW_START, ROOM_MAX - WINDOW_START)
+    publish(world, *[b"x"] * 40)
+    assert seen() == (60, ROOM_MAX - WINDOW_START)
+    publish(world, *[b"x"] * 60)
+    assert seen() == (0, 0)
 
 
 def test_a_full_window_passes_on_to_who_has_room(world: World) -> None:
