@@ -107,6 +107,7 @@ class ClusterStreams(Subsystem):
         self._questions: dict[int, Question] = {}
         self._announcements: list[Announcement] = []
         self._notices: list[str] = []
+        self._started = False  # the registry
         self._asked = 0
         self._seen = (0, 0)  # changes of the registry, and incarnation of this node, that the service was told of
         self._now = 0.0
@@ -126,6 +127,7 @@ class ClusterStreams(Subsystem):
     def start(self, now: float) -> None:
         """This node joins its cluster."""
         if self._hub.far is not None:
+            self._started = True
             self.registry.start(now)
 
     def look_again(self, now: float, then: Callable[[], None]) -> None:
@@ -414,13 +416,18 @@ class ClusterStreams(Subsystem):
 
     def finish(self, now: float) -> None:
         self._now = now
-        self.registry.tick(now)
-        self._tell_changes()
+        if self._started:  # a CONNECT takes several turns, and most clusters have no streams
+            self.registry.tick(now)
+            self._tell_changes()
         if self._announcements:
             self._announce(now)
         if now >= self.again_at:
             self.again_at = inf
             self.on_change()
+        if self._questions:
+            self._give_up(now)
+
+    def _give_up(self, now: float) -> None:
         for number, question in list(self._questions.items()):
             if now >= question.until:
                 del self._questions[number]
@@ -449,13 +456,17 @@ class ClusterStreams(Subsystem):
         return notices
 
     def take_requests(self, now: float) -> Sequence[Request]:
-        return self.registry.take_requests()
+        return self.registry.take_requests() if self._started else ()
 
     def wake_at(self, now: float) -> float:
-        soonest = self.registry.wake_at() or inf
-        times = [question.until for question in self._questions.values()]
-        times += [each.until for each in self._announcements]
-        return min([soonest, self.again_at, *times])
+        soonest = self.again_at
+        if self._started:
+            soonest = min(self.registry.wake_at() or inf, soonest)
+        if self._questions:
+            soonest = min([soonest, *[question.until for question in self._questions.values()]])
+        if self._announcements:
+            soonest = min([soonest, *[each.until for each in self._announcements]])
+        return soonest
 
 
 class _Forgetting(RegistryChange):
