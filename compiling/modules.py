@@ -130,6 +130,7 @@ MODULES: Final = {
     "net/hook_calls.py": "runs for each message that a hook is asked about",
     "net/message_loading.py": "runs for each batch of stored messages that is sent",
     "storage/checkpointer.py": IN_EACH_STORED_TURN,
+    "storage/copies/copy_records.py": "runs for each message that other nodes keep a copy of",
     "storage/durable_store.py": IN_EACH_STORED_TURN,
     "storage/file_calls.py": IN_EACH_STORED_TURN,
     "storage/journal_gc.py": "runs for each stored message that is sent",

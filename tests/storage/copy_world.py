@@ -22,8 +22,9 @@ from starlingmq.storage.copies import catch_up, copy_feed, outbox
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import Fenced, Life, with_life
 from starlingmq.storage.copies.copy_feed import CopyFeed, FeedEnded
-from starlingmq.storage.copies.copy_frames import CopyFrameError, Hello, encode_group, groups
+from starlingmq.storage.copies.copy_frames import Hello, encode_group, groups
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
+from starlingmq.storage.copies.copy_records import CopyFrameError
 from starlingmq.storage.copies.copy_source import CopySource
 from starlingmq.storage.keys import META_COPY
 

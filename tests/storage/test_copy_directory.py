@@ -30,8 +30,9 @@ from starlingmq.storage.copies.copy_facts import (
     write_facts,
 )
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Defined, Hello, Kept
+from starlingmq.storage.copies.copy_frames import CopyPosition, Defined, Hello, Kept
 from starlingmq.storage.copies.copy_receiver import CopyReceiver, begin_empty, prepare
+from starlingmq.storage.copies.copy_records import CopyFrameError
 from starlingmq.storage.data_dir import DataDirError
 from starlingmq.storage.keys import META_AS_OF, META_COPY
 from starlingmq.storage.rocks.rocks_engines import RocksKv

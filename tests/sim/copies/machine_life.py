@@ -25,7 +25,7 @@ from starlingmq.config.settings import Config
 from starlingmq.core.session.session import Client
 from starlingmq.net.copies.copy_part import CopyPart
 from starlingmq.storage.copies.copy_facts import Fenced, NotWhole
-from starlingmq.storage.copies.copy_frames import CopyFrameError
+from starlingmq.storage.copies.copy_records import CopyFrameError
 from starlingmq.storage.store import Store
 
 RESTART_SECONDS = 0.1

@@ -26,8 +26,9 @@ from starlingmq.net.peers.peer_server import PeerServer
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import CopyFacts, Life, NotWhole, with_life
 from starlingmq.storage.copies.copy_feed import FeedEnded
-from starlingmq.storage.copies.copy_frames import ASKS, CopyFrameError, Hello
+from starlingmq.storage.copies.copy_frames import ASKS, Hello
 from starlingmq.storage.copies.copy_life import marked
+from starlingmq.storage.copies.copy_records import CopyFrameError
 from starlingmq.storage.copies.copy_source import CopySource
 from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.journal_writer import Durability

@@ -14,7 +14,8 @@ from starlingmq.cluster.links.control_frames import MemberInfo
 from starlingmq.net.copies.copy_part import number_of
 from starlingmq.net.peers.copy_link import CopyRefused, ask_follower
 from starlingmq.net.peers.peer_handshake import RefusedError
-from starlingmq.storage.copies.copy_frames import ASKS, CopyFrameError, CopyPosition, Hello
+from starlingmq.storage.copies.copy_frames import ASKS, CopyPosition, Hello
+from starlingmq.storage.copies.copy_records import CopyFrameError
 from starlingmq.storage.directory_store import journal_engine
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ from starlingmq.net.peers.peer_handshake import RefusedError
 from starlingmq.net.peers.peer_server import PeerServer
 from starlingmq.storage.copies.copy_facts import NotWhole, read_facts
 from starlingmq.storage.copies.copy_feed import CopyFeed, FeedEnded
-from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition
+from starlingmq.storage.copies.copy_frames import CopyPosition
 from starlingmq.storage.copies.copy_life import begin_copies
 from starlingmq.storage.copies.copy_receiver import begin_empty, prepare
+from starlingmq.storage.copies.copy_records import CopyFrameError
 from starlingmq.storage.copies.copy_source import CopySource
 from starlingmq.storage.directory_store import DirectoryStore, journal_engine
 from starlingmq.storage.store import Store

@@ -32,8 +32,9 @@ from starlingmq.net.peers.peer_protocol import PeerConnectionLost
 from starlingmq.net.peers.pipe import Pipe
 from starlingmq.storage.copies.copy_facts import Fenced
 from starlingmq.storage.copies.copy_feed import CopyFeed
-from starlingmq.storage.copies.copy_frames import ASKS, NO_KV, CopyFrameError, CopyPosition, Hello, decode
+from starlingmq.storage.copies.copy_frames import ASKS, NO_KV, CopyPosition, Hello, decode
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
+from starlingmq.storage.copies.copy_records import CopyFrameError
 
 BEGIN: Final = b""
 UNSTORED: Final = "the copy cannot be stored"

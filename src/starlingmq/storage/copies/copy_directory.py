@@ -24,7 +24,6 @@ from starlingmq.storage.copies.copy_frames import (
     KV_END,
     NO_KV,
     STREAM,
-    CopyFrameError,
     CopyPosition,
     Defined,
     Hello,
@@ -35,6 +34,7 @@ from starlingmq.storage.copies.copy_frames import (
     operations,
     streamed,
 )
+from starlingmq.storage.copies.copy_records import CopyFrameError
 from starlingmq.storage.keys import META_AS_OF, META_COPY
 from starlingmq.storage.kv import Batch, Kv
 from starlingmq.storage.streams.stream_logs import StreamLog

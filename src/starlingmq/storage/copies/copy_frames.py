@@ -32,6 +32,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from starlingmq.storage.copies.copy_facts import Life
+from starlingmq.storage.copies.copy_records import OPERATION, CopyFrameError, records_of, unpack, with_records
 from starlingmq.storage.streams.stream_definition import Definition
 
 T = TypeVar("T")
@@ -50,15 +51,9 @@ ASKS: Final = 0  # generation of a ``Hello`` that asks how much a node has, and 
 NO_KV: Final = (0, 0)  # no key-value store that is whole
 
 _GROUP: Final = struct.Struct("<QI")
-_OPERATION: Final = struct.Struct("<BI")
 _OFFSET: Final = struct.Struct("<Q")
 _STREAM: Final = struct.Struct("<QQ")
-_COUNT: Final = struct.Struct("<I")
 _CHANGE: Final = struct.Struct("<Ii")
-
-
-class CopyFrameError(ValueError):
-    """Bytes that are no group: the other side is broken, or speaks another version."""
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -104,11 +99,11 @@ def encode_group(lsn: int, operations: Sequence[bytes]) -> bytes:
 
 
 def append(offset: int, records: Sequence[bytes]) -> bytes:
-    return _operation(APPEND, _OFFSET.pack(offset), records)
+    return with_records(APPEND, _OFFSET.pack(offset), records)
 
 
 def stream(number: int, offset: int, records: Sequence[bytes]) -> bytes:
-    return _operation(STREAM, _STREAM.pack(number, offset), records)
+    return with_records(STREAM, _STREAM.pack(number, offset), records)
 
 
 def kv(changes: Mapping[bytes, bytes | None]) -> bytes:
@@ -119,12 +114,12 @@ def kv(changes: Mapping[bytes, bytes | None]) -> bytes:
         else:
             parts += (_CHANGE.pack(len(key), len(value)), key, value)
     payload = b"".join(parts)
-    return _OPERATION.pack(KV, len(payload)) + payload
+    return OPERATION.pack(KV, len(payload)) + payload
 
 
 def plain(kind: int, payload: bytes = b"") -> bytes:
     """KV_BEGIN, KV_END and BOUNDARY."""
-    return _OPERATION.pack(kind, len(payload)) + payload
+    return OPERATION.pack(kind, len(payload)) + payload
 
 
 def packed(kind: int, content: object) -> bytes:
@@ -140,18 +135,12 @@ def decode(payload: bytes | memoryview, kind: type[T]) -> T:
         raise CopyFrameError(str(error)) from None
 
 
-def _operation(kind: int, head: bytes, records: Sequence[bytes]) -> bytes:
-    lengths = struct.pack(f"<{1 + len(records)}I", len(records), *map(len, records))
-    size = len(head) + len(lengths) + sum(map(len, records))
-    return b"".join((_OPERATION.pack(kind, size), head, lengths, *records))
-
-
 def groups(data: bytes) -> Iterator[tuple[int, memoryview]]:
     """The groups in a message: their numbers, and their operations. Raises CopyFrameError."""
     view = memoryview(data)
     at = 0
     while at < len(view):
-        lsn, size = _unpack(_GROUP, view, at)
+        lsn, size = unpack(_GROUP, view, at)
         at += _GROUP.size
         if at + size > len(view):
             raise CopyFrameError(f"group {lsn} ends after {len(view) - at} of {size} bytes")
@@ -163,8 +152,8 @@ def operations(group: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Kind and payload of each operation. Raises CopyFrameError."""
     at = 0
     while at < len(group):
-        kind, size = _unpack(_OPERATION, group, at)
-        at += _OPERATION.size
+        kind, size = unpack(OPERATION, group, at)
+        at += OPERATION.size
         if at + size > len(group):
             raise CopyFrameError(f"an operation of kind {kind} ends after {len(group) - at} of {size} bytes")
         yield kind, group[at : at + size]
@@ -173,14 +162,14 @@ def operations(group: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 def appended(payload: memoryview) -> tuple[int, list[bytes]]:
     """Offset and records of APPEND. Raises CopyFrameError."""
-    (offset,) = _unpack(_OFFSET, payload, 0)
-    return offset, _records(payload, _OFFSET.size)
+    (offset,) = unpack(_OFFSET, payload, 0)
+    return offset, records_of(payload, _OFFSET.size)
 
 
 def streamed(payload: memoryview) -> tuple[int, int, list[bytes]]:
     """Number, offset and records of STREAM. Raises CopyFrameError."""
-    number, offset = _unpack(_STREAM, payload, 0)
-    return number, offset, _records(payload, _STREAM.size)
+    number, offset = unpack(_STREAM, payload, 0)
+    return number, offset, records_of(payload, _STREAM.size)
 
 
 def changed(payload: memoryview) -> dict[bytes, bytes | None]:
@@ -188,7 +177,7 @@ def changed(payload: memoryview) -> dict[bytes, bytes | None]:
     changes: dict[bytes, bytes | None] = {}
     at = 0
     while at < len(payload):
-        of_key, of_value = _unpack(_CHANGE, payload, at)
+        of_key, of_value = unpack(_CHANGE, payload, at)
         at += _CHANGE.size
         end = at + of_key + max(of_value, 0)
         if end > len(payload):
@@ -197,26 +186,3 @@ def changed(payload: memoryview) -> dict[bytes, bytes | None]:
         changes[key] = None if of_value < 0 else bytes(payload[at + of_key : end])
         at = end
     return changes
-
-
-def _records(payload: memoryview, at: int) -> list[bytes]:
-    (count,) = _unpack(_COUNT, payload, at)
-    at += _COUNT.size
-    if at + 4 * count > len(payload):
-        raise CopyFrameError(f"the lengths of {count} records are cut off")
-    lengths = struct.unpack_from(f"<{count}I", payload, at)
-    at += 4 * count
-    if at + sum(lengths) != len(payload):
-        raise CopyFrameError(f"{count} records do not fill {len(payload)} bytes")
-    found: list[bytes] = []
-    for length in lengths:
-        found.append(bytes(payload[at : at + length]))
-        at += length
-    return found
-
-
-def _unpack(form: struct.Struct, view: memoryview, at: int) -> tuple[int, ...]:
-    try:
-        return form.unpack_from(view, at)
-    except struct.error as error:
-        raise CopyFrameError(str(error)) from None

@@ -16,7 +16,8 @@ import msgspec
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import COPY, Fenced
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Hello, groups
+from starlingmq.storage.copies.copy_frames import CopyPosition, Hello, groups
+from starlingmq.storage.copies.copy_records import CopyFrameError
 from starlingmq.storage.journal_writer import Durability
 
 
