@@ -11,7 +11,7 @@ from tests.core.streams.test_sequenced_stream import policy_of as plain
 from tests.jetstream.fake_hub import ApiAlone
 from tests.jetstream.test_api_rights import owned
 
-from starlingmq.core.jetstream.hub import TURN_BUDGET
+from starlingmq.core.jetstream.copying import TURN_BUDGET
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.policies import DISCARD_NEW
 from starlingmq.core.streams.sequenced_stream import GAP_MAX, SequencedStream
@@ -325,3 +325,28 @@ def test_a_start_knows_the_gaps_that_the_log_of_a_mirror_lacks() -> None:
             1: False, 2: True, 3: False, 4: False, 5: True, 6: True, 7: True
         }  # fmt: skip
         assert world.log.next == mirror.index.last == 7
+
+
+def test_a_stream_that_is_set_aside_is_no_origin() -> None:
+    """Its name is that of a stream of another node, whose messages are others."""
+    world = Streaming()
+    origin = world.stream("A", policy_of("a", duplicate_window=0.0))
+    copy = copying(world, "A")
+    put(origin, b"1")
+    world.advance(0.1)
+    world.state.jetstream.set_aside(origin)
+    put(origin, b"2")
+    world.advance(3.0)
+    assert payloads(copy) == [b"1"]
+    world.state.jetstream.take_back(origin)
+    world.advance(0.1)
+    assert payloads(copy) == [b"1", b"2"]
+
+
+def test_a_stream_that_begins_wakes_no_copies_of_others() -> None:
+    """Else a start with many streams takes the square of their number."""
+    world = Streaming()
+    copying(world, "GONE")
+    world.advance(0.1)
+    world.stream("OTHER", policy_of("o", duplicate_window=0.0))
+    assert not world.state.jetstream.copying.active

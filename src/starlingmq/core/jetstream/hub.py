@@ -28,7 +28,7 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import SystemRequest
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer
-from starlingmq.core.jetstream.far_sources import FarSources
+from starlingmq.core.jetstream.copying import Copying
 from starlingmq.core.jetstream.far_streams import FarStreams, is_wanted_elsewhere
 from starlingmq.core.jetstream.nats_replies import NatsReplies
 from starlingmq.core.jetstream.requesters import NatsRequester, Requester
@@ -59,7 +59,6 @@ from starlingmq.core.streams.sequenced_stream import (
     drop_fact,
     put_fact,
 )
-from starlingmq.core.streams.sourcing import Sourcing
 from starlingmq.core.topics.topics import of_the_broker
 from starlingmq.core.turn.timers import sooner
 from starlingmq.wire.nats_headers import response_topic
@@ -124,11 +123,7 @@ class JetStream(JetStreamPort):
     _pushed: dict[bytes, list[BoundConsumer]]  # push consumers by the topic that they deliver to
     _version: int  # of the router, when their subscribers were looked for last
     _count: int  # for the order in heaps
-    sourcings: dict[SequencedStream, list[Sourcing]]  # of streams with sources, and of mirrors
-    far_sources: FarSources
-    _copying: dict[Sourcing, None]  # those that may have something to do
-    _blocked: dict[Sourcing, None]  # their streams have no room, or their origins cannot be read ...
-    _blocked_until: float  # ... and are tried again at this time; 0.0: there are none
+    copying: Copying
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery, spellings: SubjectCache) -> None:
         super().__init__()
@@ -156,11 +151,7 @@ class JetStream(JetStreamPort):
         self._pushed = {}
         self._version = -1
         self._count = 0
-        self.sourcings = {}
-        self.far_sources = FarSources(ctx)
-        self._copying = {}
-        self._blocked = {}
-        self._blocked_until = 0.0
+        self.copying = Copying(ctx, self.streams, self._aside)
 
     # Streams
 
@@ -187,7 +178,7 @@ class JetStream(JetStreamPort):
         """A new stream: from now on it gets messages."""
         self._know(stream)
         self._subscribe(stream)
-        self._source(stream)
+        self.copying.begin(stream, self.far)
 
     def _know(self, stream: SequencedStream) -> None:
         self.streams[stream.name] = stream
@@ -199,7 +190,7 @@ class JetStream(JetStreamPort):
         stream.apply(policy, stream.config)
         self._subscribe(stream)
         self._look_at_end(stream)
-        self._source(stream)
+        self.copying.begin(stream, self.far)
 
     def change(self, stream: SequencedStream, policy: StreamPolicy, config: bytes) -> None:
         self._unsubscribe(stream)
@@ -210,8 +201,8 @@ class JetStream(JetStreamPort):
         self._look_at_end(stream)
         stream.notice()
         self.reads.stream_changed(stream)
-        self._end_sources(stream)
-        self._source(stream)
+        self.copying.end(stream, self.far)
+        self.copying.begin(stream, self.far)
 
     def remove(self, stream: SequencedStream) -> None:
         """The stream is deleted, and its consumers and readers with it. ``SequencedStream.forget`` follows when its
@@ -222,74 +213,13 @@ class JetStream(JetStreamPort):
             self.remove_consumer(cast(BoundConsumer, reader))
         self._unsubscribe(stream)
         del self.streams[stream.name]
-        self._end_sources(stream)
-        for sourcings in self.sourcings.values():
-            for each in sourcings:
-                if each.origin is stream:
-                    each.detach()
-                    each.wake()
-
-    def _source(self, stream: SequencedStream) -> None:
-        """It is there: what it copies, and who copies it, begins or goes on."""
-        if stream.policy.sources:
-            found = [Sourcing(each, stream, self._copying) for each in stream.policy.sources]
-            self.sourcings[stream] = found
-            stream.sourcings = list(found)
-        for sourcings in self.sourcings.values():
-            for each in sourcings:
-                origin = self.streams.get(each.settings.name)
-                if each.origin is None and origin is not None:
-                    self._end_far(each)
-                    each.attach(origin)
-                elif origin is None:
-                    each.wake()
-
-    def _end_sources(self, stream: SequencedStream) -> None:
-        stream.sourcings = []
-        for each in self.sourcings.pop(stream, []):
-            each.detach()
-            self._blocked.pop(each, None)
-            self._end_far(each)
-
-    def _end_far(self, sourcing: Sourcing) -> None:
-        if self.far is not None:
-            self.far_sources.end(sourcing, self.far)
+        self.copying.gone(stream, self.far)
 
     def told(self, told: ReadTold) -> bool:
         """By the home of a stream of another node. Returns False if there is no request any more."""
-        if told.reader in self.far_sources.by_number:
-            return self.far_sources.told(told)
+        if told.reader in self.copying.far_sources.by_number:
+            return self.copying.far_sources.told(told)
         return self.reads.far_readers.told(told)
-
-    def _copy(self, now: float) -> None:
-        """Let streams copy others, each some messages."""
-        if self._blocked and now >= self._blocked_until:
-            self._copying.update(self._blocked)
-            self._blocked = {}
-        left = TURN_BUDGET
-        active = list(self._copying)
-        self._copying.clear()
-        for each in active:
-            if left <= 0:
-                self._copying[each] = None
-                continue
-            if each.origin is None:
-                if self.far is not None:
-                    self.far_sources.ask(each, self.far)
-                    self._blocked[each] = None
-                continue
-            try:
-                going = each.fill(min(left, FILL_BUDGET), now)
-            except OSError:  # the log has said so
-                going = False
-            left -= 1 + each.looked
-            if not going:
-                self._blocked[each] = None
-        self.ctx.work -= TURN_BUDGET - left
-        if not self._blocked:
-            self._blocked_until = 0.0
-        elif self._blocked_until <= now:
-            self._blocked_until = now + AGAIN_SECONDS
 
     def _subscribe(self, stream: SequencedStream) -> None:
         """To the messages of this node, and of other nodes, which keep them while this one is away."""
@@ -302,8 +232,8 @@ class JetStream(JetStreamPort):
     def set_aside(self, stream: SequencedStream) -> None:
         """It gets no messages: its subjects, or its name, are those of a stream of another node."""
         self._unsubscribe(stream)
-        self._end_sources(stream)
         self._aside[stream] = True
+        self.copying.gone(stream, self.far)
 
     def is_aside(self, stream: SequencedStream) -> bool:
         return stream in self._aside
@@ -313,7 +243,7 @@ class JetStream(JetStreamPort):
         if self._aside.get(stream, False):
             del self._aside[stream]
             self._subscribe(stream)
-            self._source(stream)
+            self.copying.begin(stream, self.far)
 
     def leave_aside(self, stream: SequencedStream) -> None:
         """A restored stream gets no messages until it is changed."""
@@ -540,7 +470,7 @@ class JetStream(JetStreamPort):
         """Whether another turn has something to do now."""
         if not self.enabled:
             return False  # ``turn`` is not called
-        if ((self._active or self._copying) and not self.ctx.isolated) or self.reads.pending():
+        if ((self._active or self.copying.active) and not self.ctx.isolated) or self.reads.pending():
             return True
         for stream in self._noticed:  # noqa: SIM110  a generator would be made
             if stream.seen < stream.end():
@@ -567,8 +497,8 @@ class JetStream(JetStreamPort):
             self._again = {}
         if self._noticed:
             self._show_news()
-        if (self._copying or self._blocked) and not ctx.isolated:
-            self._copy(now)
+        if (self.copying.active or self.copying.blocked) and not ctx.isolated:
+            self.copying.turn(now, self.far)
         if self._pushed and self._version != self.router.version + self.router.awaited_changes:
             self._look_for_subscribers()
         if self._active and not ctx.isolated:  # else another node may deliver its messages
@@ -585,7 +515,7 @@ class JetStream(JetStreamPort):
         due = sooner(self._save_at, self._timers[0][0] if self._timers else 0.0)
         due = sooner(due, self._again_at)
         due = sooner(due, sooner(self.reads.due_at, self.reads.far_readers.due_at))
-        due = sooner(due, 0.0 if ctx.isolated else self._blocked_until)
+        due = sooner(due, 0.0 if ctx.isolated else self.copying.blocked_until)
         self.due_at = sooner(due, self._ends[0][0] if self._ends else 0.0)
 
     def _show_news(self) -> None:
