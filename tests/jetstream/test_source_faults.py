@@ -250,6 +250,19 @@ def test_what_another_source_brings_does_not_go_round_for_ever() -> None:
     assert "error" not in alone.ask("STREAM.CREATE.A", circle)
 
 
+def test_the_search_for_a_circle_has_a_bound() -> None:
+    alone = ApiAlone()
+    for number in range(11):
+        subjects = [f"{number}.{each}" for each in range(100)]
+        sources = [{"name": f"GONE{each}"} for each in range(200)]
+        made = alone.ask(f"STREAM.CREATE.S{number}", {"name": f"S{number}", "subjects": subjects, "sources": sources})
+        assert "error" not in made
+    config = {"name": "X", "sources": [{"name": f"S{number}"} for number in range(11)]}
+    assert alone.ask("STREAM.CREATE.X", config)["error"]["err_code"] == 10023
+    config["sources"] = [{"name": f"S{number}"} for number in range(9)]
+    assert "error" not in alone.ask("STREAM.CREATE.X", config)
+
+
 def test_streams_may_copy_what_is_each_others_own() -> None:
     alone = ApiAlone()
     for own, other in ("ab", "ba"):

@@ -110,26 +110,35 @@ def _check_origins(api: Api, config: SequencedStreamConfig) -> None:
 def _check_cycles(api: Api, config: SequencedStreamConfig) -> None:
     """As nats-server does, which looks at subjects only; and that nothing comes back which another source brought."""
     waiting: list[SequencedStreamConfig] = [config]
+    taken: dict[str, list[str]] = {}  # by stream: what others have of it, in this circle
+    backs: list[tuple[SequencedStreamConfig, str]] = []
     visited: set[str] = set()
-    edges: list[tuple[SequencedStreamConfig, configs.StreamSourceConfig]] = []
+    left = COMPARED_MAX
     while waiting:
         looked = waiting.pop()
         if looked.name in visited:
             continue
         visited.add(looked.name)
         for source in [*looked.sources, *([looked.mirror] if looked.mirror is not None else [])]:
-            edges.append((looked, source))
+            left -= 1 + len(looked.subjects)
+            if left < 0:
+                raise ApiError(e.INSUFFICIENT_RESOURCES)
+            taken.setdefault(source.name, []).append(source.filter_subject or ">")
+            if source.name == config.name:
+                backs.append((looked, source.filter_subject))
             known = api.config_of(source.name)
             if source.name in visited:
                 if looked.mirror is not None or _overlaps(looked.subjects, source.filter_subject):
                     raise invalid("detected cycle")
             elif known is not None:
                 waiting.append(configs.stream_config_of(known))
-    for looked, back in edges:
-        if back.name == config.name:
-            taken = [each.filter_subject or ">" for _, each in edges if each.name == looked.name]
-            if looked.subject_transform is not None or _overlaps(taken, back.filter_subject):
-                raise invalid("detected cycle")
+    for looked, back in backs:
+        filters = taken.get(looked.name, [])
+        left -= len(filters)
+        if left < 0:
+            raise ApiError(e.INSUFFICIENT_RESOURCES)
+        if looked.subject_transform is not None or _overlaps(filters, back):
+            raise invalid("detected cycle")
 
 
 def _overlaps(subjects: list[str], filter: str) -> bool:
