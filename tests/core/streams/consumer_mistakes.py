@@ -52,7 +52,7 @@ def over_and_pending(sound: Callable[..., bool], consumer: JetStreamConsumer, se
     return found
 
 
-def all_gone(sound: Callable[..., None], requests: PullRequests, requester: object) -> None:
+def all_gone(sound: Callable[..., None], requests: PullRequests, requester: object, reply: bytes) -> None:
     requests._taken()
 
 
