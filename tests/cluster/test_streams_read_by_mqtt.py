@@ -250,6 +250,18 @@ def test_members_of_a_queue_at_all_nodes_compete_and_acknowledge() -> None:
     assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 30)
 
 
+def test_members_at_the_home_take_turns_with_those_elsewhere() -> None:
+    fleet = StreamFleet(3)
+    home = world(fleet, 0)
+    members = [Reader(fleet, place, f"m{place}") for place in range(3)]
+    for member in members:
+        member.subscribe("$queue/S")
+    fleet.advance(1.0)
+    for _ in range(12):  # one by one, while requests of the other nodes are open
+        fill(home, 1)
+    assert [len(member.read()) for member in members] == [4, 4, 4]
+
+
 def test_a_member_that_is_away_or_refuses_leaves_its_messages_to_others() -> None:
     fleet = StreamFleet(3)
     home = world(fleet, 0)

@@ -262,6 +262,8 @@ class WorkQueues:
         queue = cast(WorkQueue, reader.queue)
         asked: list[QueueMember] = []
         wanted = 0
+        requests = reader.consumer.requests
+        others, here = requests.count, len(queue.ready)
         share = max(1, ASKED_MAX // max(1, len(queue.ready)))  # a burst is for all of them
         for member in list(queue.ready):
             qos = member.subscription.qos
@@ -271,11 +273,15 @@ class WorkQueues:
                 member.waits = True
                 continue
             space = octets(self.ctx, member.session, qos)
-            reader.consumer.requests.add(PullRequest(b"", count, space, 0.0, False, 0.0, member, self.ctx.now))
+            requests.add(PullRequest(b"", count, space, 0.0, False, 0.0, member, self.ctx.now))
             asked.append(member)
             wanted += count
             if wanted >= ASKED_MAX:
                 break
+        if (
+            here != 0 and reader.consumer.number % (others + here) < here
+        ):  # in turn with those that other nodes have asked
+            requests.rotate(others)
         return asked
 
     def withdraw(self, reader: BoundConsumer, asked: list[QueueMember]) -> None:

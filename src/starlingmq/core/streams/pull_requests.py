@@ -125,6 +125,15 @@ class PullRequests:
             self.first = request.next
             self._append(request)
 
+    def rotate(self, count: int) -> None:
+        """The first ones are served after all others."""
+        for _ in range(count):
+            request = self.first
+            if request is None or request.next is None:
+                return
+            self.first = request.next
+            self._append(request)
+
     def gone(self, requester: object, reply: bytes) -> None:
         """Its connection has ended, and its requests with it; with a ``reply`` only those that it gets there."""
         request = self.first
