@@ -10,9 +10,11 @@ import msgspec
 from tests.planting import Plant, around
 
 from starlingmq.cluster.etcd.shared_value import SharedValue
+from starlingmq.core.jetstream.bound_consumer import is_group
 from starlingmq.core.jetstream.far_readers import FarReaders
 from starlingmq.core.jetstream.hub import JetStream
 from starlingmq.core.jetstream.stream_readers import MqttReaders
+from starlingmq.core.streams.consumer import JetStreamConsumer
 from starlingmq.core.streams.sequenced_stream import SequencedStream
 from starlingmq.jetstream import cluster_requests
 from starlingmq.jetstream.cluster_requests import ClusterRequests
@@ -67,6 +69,19 @@ def whatever_it_follows(sound: Sound, readers: FarReaders, told: Any) -> Any:
     return sound(readers, told)
 
 
+def acknowledged_at_once(sound: Sound, readers: FarReaders, reading: Any, told: Any) -> None:
+    sound(readers, reading, told)
+    if readers.far is not None:
+        readers.far.acknowledge_read(told.reply, b"+ACK")
+
+
+def from_now_on(sound: Sound, consumer: JetStreamConsumer, data: bytes, now: float) -> None:
+    """A group forgets its position when its home is lost."""
+    sound(consumer, data, now)
+    if is_group(consumer.name):
+        consumer.next = consumer._source.last + 1
+
+
 MISTAKES: Final[dict[str, Callable[[], Plant]]] = {
     "the registry is written without comparing": lambda: around(SharedValue, "_send", without_comparing),
     "a stream is made before the registry has it": lambda: around(cluster_requests._Creation, "wanted", made_at_once),
@@ -80,5 +95,10 @@ MISTAKES: Final[dict[str, Callable[[], Plant]]] = {
     "positions stay behind when a session moves": lambda: patch.object(
         MqttReaders, "set_position", lambda readers, session, whole, position: None
     ),
+    "what members of a group have is not renewed": lambda: patch.object(FarReaders, "_renew", lambda readers: None),
+    "messages of a group are acknowledged before the member has done so": lambda: around(
+        FarReaders, "_give_of_queue", acknowledged_at_once
+    ),
+    "a group forgets its position at a start": lambda: around(JetStreamConsumer, "restore", from_now_on),
     "pull requests are answered where they are asked": lambda: around(ClusterRequests, "_ask_home", answered_elsewhere),
 }

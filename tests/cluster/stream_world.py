@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from math import inf
 from random import Random
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ REGISTRY: Final = b"/starlingmq/test/jetstream"
 STEP: Final = 0.05
 PATIENCE: Final = 1.0  # of a client that waits for an answer
 ACK_WAIT: Final = 3.0
+SLOW: Final = 40.0  # a member of a group that takes longer than ack_wait
+CALM: Final = 15.0  # after a fault
 TRIES: Final = 4  # of an acknowledgement
 
 
@@ -165,6 +168,7 @@ class Visitor:
 
     def __init__(self, world: StreamWorld, name: str) -> None:
         self.world = world
+        self.random = world.random
         self.name = name
         self.fake: FakeClient | None = None
         self.node: DiskNode | None = None
@@ -180,7 +184,7 @@ class Visitor:
             self.fake = None
             serving = [node for node in fleet.nodes if node.cluster.serving]
             if serving:
-                self.connect(self.world.random.choice(serving))
+                self.connect(self.random.choice(serving))
             return
         for packet in self.fake.receive():
             self.take(self.fake, packet)
@@ -191,9 +195,9 @@ class Visitor:
 
     def connect(self, node: Any) -> None:
         world = self.world
-        properties: Properties = {SESSION_EXPIRY_INTERVAL: 1000, RECEIVE_MAXIMUM: world.random.choice((1, 3, 100))}
+        properties: Properties = {SESSION_EXPIRY_INTERVAL: 1000, RECEIVE_MAXIMUM: self.random.choice((1, 3, 100))}
         self.node, self.fake, self.reads = node, node.open(5, self.name), False
-        self.leaves_at = world.fleet.now + world.random.uniform(0.0, 6.0)
+        self.leaves_at = world.fleet.now + self.random.uniform(0.0, 6.0)
         assert self.fake is not None
         self.fake.send(Connect(5, self.name, False, 0, None, None, None, properties))
 
@@ -216,7 +220,8 @@ class Visitor:
     def came(self, packet: Publish) -> None:
         seq = offset_of(packet)
         assert seq <= self.last + 1, f"{self.name}: {seq} follows {self.last}"
-        assert seq == self.last + 1 or packet.dup or seq in self.twice, f"{self.name}: {seq} came again"
+        again = seq in self.twice or not self.reads  # messages of the new subscription may come before SUBACK
+        assert seq == self.last + 1 or packet.dup or again, f"{self.name}: {seq} came again"
         self.twice.discard(seq)
         self.last = max(self.last, seq)
         text = packet.payload.decode()
@@ -226,6 +231,55 @@ class Visitor:
 
     def is_done(self) -> bool:
         return self.last >= max(self.world.names["S"], default=0)
+
+
+class Member(Visitor):
+    """Of a group that reads the stream S. It acknowledges at once or later, some even after ack_wait, and may leave
+    with what it has."""
+
+    def __init__(self, world: StreamWorld, name: str) -> None:
+        super().__init__(world, name)
+        self.random = Random(f"{world.seed} {name}")  # the others do as they would without it
+        self.held: dict[int, tuple[int, float]] = {}  # by sequence: packet id, and when it came
+        self.patience = 0.0
+
+    def connect(self, node: Any) -> None:
+        super().connect(node)
+        self.held.clear()
+        self.patience = self.random.choice((0.0, 0.0, 1.0, SLOW)) if self.world.calm_since == inf else 0.0
+        if self.patience == SLOW:
+            self.leaves_at += 2 * SLOW
+
+    def step(self) -> None:
+        super().step()
+        fake = self.fake
+        if fake is None or fake.closed:
+            self.held.clear()
+            return
+        for seq, (packet_id, since) in list(self.held.items()):
+            if self.world.fleet.now >= since + self.patience:
+                del self.held[seq]
+                fake.send(Ack(PUBACK, packet_id))
+                self.world.of_group[seq] = None
+
+    def take(self, fake: FakeClient, packet: Packet) -> None:
+        if isinstance(packet, Connack) and packet.reason == 0:
+            fake.send(Subscribe(1, [SubscribeRequest(b"$share/g/$stream/S", 1)], {USER_PROPERTY: [("earliest", "")]}))
+        elif isinstance(packet, Suback) and packet.reasons[0] < 0x80:
+            self.reads = True
+        elif isinstance(packet, Suback):
+            fake.drop()
+        elif isinstance(packet, Publish):
+            seq, world = offset_of(packet), self.world
+            for other in world.members:
+                if other is not self and seq in other.held and not (other.fake is None or other.fake.closed):
+                    since = other.held[seq][1]
+                    assert since <= world.calm_since, f"{self.name}: {seq} came while {other.name} had it"
+            self.held[seq] = (packet.packet_id, world.fleet.now)
+            world.seen["group"] += 1
+
+    def is_done(self) -> bool:
+        return not self.held and set(self.world.names["S"]) <= set(self.world.of_group)
 
 
 class Rival(Person):
@@ -255,12 +309,15 @@ class Rival(Person):
 
 class StreamWorld:
     def __init__(self, seed: int, messages: int = 30) -> None:
+        self.seed = seed
         self.random = Random(seed)
         self.fleet = DiskFleet(3)
         self.names: dict[str, dict[int, str]] = {"S": {}, "W": {}}  # id of the message by acknowledged sequence
         # acknowledged, and that was answered, with the number of the last delivery of then
         self.over: dict[str, dict[int, int]] = {"S": {}, "W": {}}
         self.arrived: dict[str, dict[int, str]] = {"S": {}, "W": {}}
+        self.of_group: dict[int, None] = {}  # sequences that its members have acknowledged
+        self.calm_since = inf  # after the last fault
         self.made: list[str] = []  # rivals that have made the stream
         self.away: dict[str, float] = {}  # when killed nodes are served again
         self.seen: Counter[str] = Counter()
@@ -279,6 +336,8 @@ class StreamWorld:
         self.people += [Worker(self, f"w{each}{name}", name) for name in "SW" for each in "12"]
         self.people += [Rival(self, f"v{each}") for each in "123"]
         self.people += [Visitor(self, f"m{each}") for each in "12"]
+        self.members = [Member(self, f"g{each}") for each in "123"]
+        self.people += self.members
 
     def serial(self) -> int:
         self._serial += 1
@@ -313,6 +372,11 @@ class StreamWorld:
             self.pass_time(self.random.uniform(0.2, 3.0))
             self.fault()
         self.heal()
+        self.pass_time(CALM)
+        self.calm_since = self.fleet.now
+        for person in self.people:
+            if isinstance(person, Publisher):
+                person.left += 5
         end = self.fleet.now + 120.0
         while not self.is_over():
             assert self.fleet.now < end, f"not done: {[each.name for each in self.people if not each.is_done()]}"

@@ -115,13 +115,13 @@ def test_clients_of_the_home_and_of_others_read_by_a_filter_within_the_stream() 
     assert [reader.read() for reader in readers] == [[2, 4]] * 3
 
 
-def test_what_does_not_exist_and_groups_are_refused() -> None:
+def test_what_does_not_exist_is_refused() -> None:
     fleet = StreamFleet(2)
     world(fleet)
     reader = Reader(fleet, 1)
     assert reader.subscribe("$stream/other").reasons == [0x8F]
-    answer = reader.subscribe("$share/g/$stream/S")
-    assert answer.reasons == [0x83] and "$queue" in str(answer.properties[REASON_STRING])
+    answer = reader.subscribe("$share/g/$queue/S")
+    assert answer.reasons == [0x8F] and "without $share" in str(answer.properties[REASON_STRING])
 
 
 def test_receive_maximum_is_the_flow_control() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.jetstream.test_mqtt_readers import offset_of
 from tests.patience import slowness, within
 
 import nats
-from starlingmq.client import Client
+from starlingmq.client import Client, ClientError
 
 pytestmark = [
     pytest.mark.slow,
@@ -148,6 +149,60 @@ async def test_what_was_acknowledged_survives_the_home_of_its_stream(tmp_path: P
                 assert await publish(back, "s.a", total) == total + 1
                 assert await publish(publishing, "s.a", total + 1) == total + 2
                 assert (await back.get_msg("S", 1)).data == b"0"
+
+
+async def take_as_member(name: str, nodes: list[Node], found: Counter[int]) -> None:
+    """At the first of the nodes that serves."""
+    while True:
+        for node in nodes:
+            with suppress(ClientError, OSError, TimeoutError):
+                async with Client(node.url, client_id=name, clean_start=False, session_expiry=3600) as member:
+                    await member.subscribe("$share/g/$stream/S@earliest", qos=1)
+                    async for message in member.messages():
+                        found[offset_of(message)] += 1
+        await asyncio.sleep(0.2)
+
+
+@pytest.mark.long(kept="tests/cluster/test_groups_that_read_streams.py")
+async def test_a_group_that_reads_a_stream_survives_its_home(tmp_path: Path) -> None:
+    async with three(tmp_path, 2) as cluster:
+        one, two, three_ = cluster.nodes
+        async with client(one) as js:
+            await js.add_stream(name="S", subjects=["s.>"], num_replicas=2)
+        found: dict[str, Counter[int]] = {name: Counter() for name in ("m1", "m2", "m3")}
+        places = ([one, two], [two], [three_])
+        members = [
+            asyncio.create_task(take_as_member(name, nodes, found[name]))
+            for name, nodes in zip(found, places, strict=True)
+        ]
+
+        async def all_came(count: int) -> Counter[int]:
+            while True:
+                came = sum(found.values(), Counter[int]())
+                if len(came) >= count:
+                    assert sorted(came) == list(range(1, count + 1))
+                    return came
+                await asyncio.sleep(0.05)
+
+        try:
+            async with client(two) as publishing, within(3 * SECONDS):
+                for number in range(BEFORE):
+                    await publish(publishing, "s.a", number)
+                came = await all_came(BEFORE)
+                assert set(came.values()) == {1}, "each message came to one member"
+                while (await publishing.consumer_info("S", "mqtt-group-g")).num_ack_pending:
+                    await asyncio.sleep(0.05)
+                for number in range(BEFORE, BEFORE + AFTER):
+                    if number == BEFORE + AFTER // 2:
+                        one.kill()
+                        shutil.rmtree(one.data_dir)
+                    await publish(publishing, "s.a", number)
+                came = await all_came(BEFORE + AFTER)
+                assert came.total() - len(came) < BEFORE, "it went on, and did not begin again"
+        finally:
+            for member in members:
+                member.cancel()
+            await asyncio.gather(*members, return_exceptions=True)
 
 
 async def republished(home: JetStreamContext, other: JetStreamContext, third: JetStreamContext) -> None:

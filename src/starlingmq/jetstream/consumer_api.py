@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from starlingmq.core.jetstream.bound_consumer import is_group
 from starlingmq.core.streams.policies import WORK_QUEUE
 from starlingmq.jetstream import api_errors as e
 from starlingmq.jetstream import consumer_config as configs
@@ -95,7 +96,7 @@ def _create(api: Api, asked: ConsumerRequest, request: ApiRequest) -> Fields:
 
 
 def create_consumer(api: Api, stream: SequencedStream, name: str, config: ConsumerConfig, now: float) -> Consumer:
-    """A consumer that no client has asked for by the API."""
+    """A consumer that no client of NATS has asked for by the API."""
     configs.check_consumer(config, stream_config_of(stream.config), False)
     consumer = _add(api, stream, name, config)
     api.advisories.tell("CONSUMER.CREATED", now, stream.name, consumer.name, action="create")
@@ -126,12 +127,12 @@ def _add(api: Api, stream: SequencedStream, name: str, config: ConsumerConfig) -
     config.name = name
     _set_inactive(config)
     policy, stored = configs.made(config)
-    if stream.policy.retention == WORK_QUEUE:
+    if stream.policy.retention == WORK_QUEUE and not is_group(name):
         if config.ack_policy != "explicit":
             raise ApiError(e.WORK_QUEUE_ACKS)
         if config.deliver_policy != "all":
             raise ApiError(e.WORK_QUEUE_ALL)
-        if consumers and not policy.filters:
+        if not policy.filters and not all(map(is_group, consumers)):
             raise ApiError(e.WORK_QUEUE_UNFILTERED)
         if not _is_unique(stream, name, policy.filters):
             raise ApiError(e.WORK_QUEUE_UNIQUE)
@@ -147,7 +148,7 @@ def _is_unique(stream: SequencedStream, name: str, filters: list[bytes]) -> bool
     """Whether no other consumer gets a message that matches ``filters``."""
     left = COMPARED_MAX
     for other in consumers_of(stream).values():
-        if other.name == name or not filters:
+        if other.name == name or not filters or is_group(other.name):
             continue
         left -= len(filters) * len(other.policy.filters)
         if left < 0:

@@ -10,9 +10,10 @@ import logging
 import secrets
 import string
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from starlingmq.core.context.ready import SystemRequest
+from starlingmq.core.delivery.group_engine import KEPT_SECONDS
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer, StoredConsumer
 from starlingmq.core.jetstream.hub import Adviser
 from starlingmq.core.jetstream.requesters import Requester
@@ -21,6 +22,7 @@ from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.effects import Advisory
 from starlingmq.core.streams.policies import StreamPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.core.streams.stream_filters import EARLIEST, LATEST, NEW, OFFSET, TIMESTAMP, Start
 from starlingmq.jetstream.advisories import Advisories
 from starlingmq.jetstream.api import answer, changes
 from starlingmq.jetstream.api_errors import INSUFFICIENT_RESOURCES, STREAM_UPDATE, ApiError
@@ -29,7 +31,7 @@ from starlingmq.jetstream.consumer_api import create_consumer
 from starlingmq.jetstream.consumer_config import ConsumerConfig, consumer_config_of, consumer_policy
 from starlingmq.jetstream.stream_config import stream_config_of, stream_policy
 from starlingmq.jetstream.subjects import filter_subject
-from starlingmq.jetstream.timestamps import time_text
+from starlingmq.jetstream.timestamps import SECOND, time_text
 from starlingmq.wire.nats_subjects import topic_of
 from starlingmq.wire.reasons import MqttError
 
@@ -40,6 +42,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("starlingmq.jetstream")
 
 QUEUE_DELIVERIES: Final = 5  # of a message in a work queue of MQTT, unless its consumer is changed
+STARTS: Final[dict[int, Literal["all", "last", "new", "by_start_sequence", "by_start_time"]]] = {
+    NEW: "new",
+    EARLIEST: "all",
+    LATEST: "last",
+    OFFSET: "by_start_sequence",
+    TIMESTAMP: "by_start_time",
+}
 LETTERS: Final = string.ascii_letters + string.digits
 NEEDS_RIGHTS: Final = "the client may not read this stream (allow: stream), or not subscribe to all that it would keep"
 ID_LENGTH: Final = 22  # as those of nats-server
@@ -88,6 +97,7 @@ class JetStreamService(Adviser):
         self.hub.remove_done()
         self.hub.adviser = self.hub.reads.queues.maker = self
         self.hub.enabled = True
+        self.hub.reads.queues.begin(self.hub.streams)
 
     def take(self, request: SystemRequest) -> None:
         """A request that the core has passed on."""
@@ -236,6 +246,9 @@ class JetStreamService(Adviser):
         """A consumer that is a work queue of MQTT. Raises ValueError."""
         config = ConsumerConfig(durable_name=name, name=name, ack_policy="explicit", max_deliver=QUEUE_DELIVERIES)
         config.description = "a work queue of MQTT"
+        self._make(stream, name, config, filters)
+
+    def _make(self, stream: SequencedStream, name: str, config: ConsumerConfig, filters: list[bytes]) -> None:
         config.filter_subjects = [filter_subject(each) for each in filters]
         if len(filters) == 1:
             config.filter_subject = config.filter_subjects.pop()
@@ -243,6 +256,18 @@ class JetStreamService(Adviser):
             create_consumer(self.api, stream, name, config, self._driver.clock())
         except ApiError as error:
             raise ValueError(error.description) from None
+
+    def make_group(self, stream: SequencedStream, name: str, filters: list[bytes], start: Start) -> None:
+        """A consumer that is a shared group of MQTT. Raises ValueError."""
+        config = ConsumerConfig(durable_name=name, name=name, ack_policy="explicit", max_ack_pending=-1)
+        config.description = "a shared group of MQTT"
+        config.inactive_threshold = int(KEPT_SECONDS) * SECOND
+        config.deliver_policy = STARTS[start.kind]
+        if start.kind == OFFSET:
+            config.opt_start_seq = max(1, start.offset)
+        elif start.kind == TIMESTAMP:
+            config.opt_start_time = time_text(max(start.time, 1.0))
+        self._make(stream, name, config, filters)
 
     def change_consumer(
         self, stream: SequencedStream, name: str, policy: ConsumerPolicy, config: bytes

@@ -121,8 +121,8 @@ class ClusterStreams(Subsystem):
 
     def open(self) -> None:
         """Before the streams of the store get messages."""
-        reads = self._hub.reads
-        self._hub.far = reads.far = reads.far_readers.far = self._port
+        self._hub.far = self._port
+        self._hub.reads.join_cluster(self._port)
 
     def start(self, now: float) -> None:
         """This node joins its cluster."""
@@ -198,6 +198,9 @@ class ClusterStreams(Subsystem):
     def others(self) -> list[int]:
         """The nodes that are reached."""
         return [each.number for each in self._view.others() if self.outbox.reaches(each.number)]
+
+    def reaches_all(self) -> bool:
+        return all(self.outbox.reaches(each.number) for each in self._view.others())
 
     def home_of(self, stream: str) -> int:
         """The number of the node; 0: it is this one, or there is no such stream, or its home is no member."""
@@ -335,7 +338,7 @@ class ClusterStreams(Subsystem):
             elif isinstance(frame, ReadAsked):
                 self.reads.asked(node, frame, self._broker.ctx.now)
             elif isinstance(frame, ReadEnded):
-                self.reads.ended(node, frame.reader)
+                self.reads.ended(node, frame.reader, frame.left)
             elif isinstance(frame, StreamsAsked):
                 self._hub.spend(REQUEST_WORK)
                 self.outbox.add(node, StreamsTold(frame.number, self.on_ask(frame.names)))
@@ -523,8 +526,11 @@ class FarPort(FarStreams):
         self._streams.reads.ask(home, read)
         return home
 
-    def end_read(self, home: int, reader: int) -> None:
-        self._streams.outbox.add(home, ReadEnded(reader))
+    def end_read(self, home: int, reader: int, left: int) -> None:
+        self._streams.outbox.add(home, ReadEnded(reader, left))
+
+    def reaches_all(self) -> bool:
+        return self._streams.reaches_all()
 
     def acknowledge_read(self, reply: bytes, payload: bytes) -> None:
         self._streams.acknowledge(Requester(""), reply, payload, b"")

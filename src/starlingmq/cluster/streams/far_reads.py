@@ -8,15 +8,17 @@ from typing import cast
 from starlingmq.cluster.streams.frame_outbox import FrameOutbox
 from starlingmq.cluster.streams.stream_frames import ReadAsked, ReadEnded, ReadShown
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer
+from starlingmq.core.jetstream.far_streams import LOST, STAYS, UNSUBSCRIBED
 from starlingmq.core.jetstream.hub import JetStream
 from starlingmq.core.jetstream.requesters import Requester
-from starlingmq.core.jetstream.work_queues import consumer_name
+from starlingmq.core.jetstream.work_queues import WorkQueue, consumer_name
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.acknowledgements import ack_subject
 from starlingmq.core.streams.effects import DELETED
 from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.feeder import Feeder
-from starlingmq.core.streams.stream_filters import Start
+from starlingmq.core.streams.sequenced_stream import SequencedStream
+from starlingmq.core.streams.stream_filters import Start, StreamFilter
 
 
 class QueueReader(Requester):
@@ -60,6 +62,7 @@ class FarReads:
         self._hub = hub
         self._is_here = is_here
         self._open: dict[tuple[int, int], Feeder | QueueReader] = {}
+        self._groups: dict[tuple[int, int], WorkQueue] = {}  # of members at other nodes
 
     # The node of the session
 
@@ -78,6 +81,7 @@ class FarReads:
                 read.count,
                 read.octets,
                 read.made,
+                read.group,
             ),
         )
 
@@ -93,12 +97,13 @@ class FarReads:
                 shown.topic, shown.payload, shown.qos, False, shown.properties, until, shown.publisher, now
             )
         if not self._hub.told(told):
-            self.outbox.add(node, ReadEnded(shown.reader))
+            is_known = self._hub.reads.far_readers.knows(shown.reader)
+            self.outbox.add(node, ReadEnded(shown.reader, STAYS if is_known else LOST))
 
     # The home
 
     def asked(self, node: int, asked: ReadAsked, now: float) -> None:
-        self.ended(node, asked.reader)
+        self.ended(node, asked.reader, STAYS)
         start = Start(*asked.start)
         read = FarRead(
             asked.reader,
@@ -116,20 +121,31 @@ class FarReads:
         stream = self._hub.streams.get(asked.stream)
         if stream is None or not self._is_here(asked.stream):
             return  # the other node learns the home from the registry, and asks there
-        if not asked.queue:
+        parsed = StreamFilter(asked.queue, asked.stream, asked.filter, None)
+        parsed.group = asked.group
+        if not parsed.competes():
             self._open[node, asked.reader] = self._hub.reads.read_for(read, stream)
             return
-        known = asked.made == stream.created
-        gone = known and consumer_name(asked.filter) not in stream.consumers  # the queue was deleted
-        if gone or self._hub.reads.queues.provide(asked.filter, stream):
+        self._compete(read, parsed, stream, now)
+
+    def _compete(self, read: FarRead, parsed: StreamFilter, stream: SequencedStream, now: float) -> None:
+        name, queues = consumer_name(parsed), self._hub.reads.queues
+        known = read.made == stream.created
+        gone = known and name not in stream.consumers  # the queue was deleted
+        if gone or queues.provide(parsed, stream, read.start):
             read.count = -1
             self.tell(read, ReadTold(read, 0, 0))
             return
         read.made = stream.created
         if not known:
             self.tell(read, ReadTold(read, 0, 0))
-        reader = cast(BoundConsumer, stream.consumers[consumer_name(asked.filter)])
-        requester = self._open[node, asked.reader] = QueueReader(read, node, self)
+        reader = cast(BoundConsumer, stream.consumers[name])
+        if parsed.group:
+            queue = self._groups[read.node, read.reader] = queues.queue_of(parsed)
+            queue.elsewhere[read.node, read.reader] = None
+        if read.count <= 0:  # the member is away, or full
+            return
+        requester = self._open[read.node, read.reader] = QueueReader(read, read.node, self)
         reader.source.look()
         reader.consumer.pull_for_queue(read.count, read.octets, requester, now)
         requester.waits_for(reader.consumer)
@@ -151,7 +167,11 @@ class FarReads:
         if told.left <= 0:
             self._open.pop((read.node, read.reader), None)
 
-    def ended(self, node: int, reader: int) -> None:
+    def ended(self, node: int, reader: int, left: int) -> None:
+        queue = None if left == STAYS else self._groups.pop((node, reader), None)
+        if queue is not None:
+            queue.elsewhere.pop((node, reader), None)
+            self._hub.reads.queues.end_if_left(queue, left == UNSUBSCRIBED)
         found = self._open.pop((node, reader), None)
         if isinstance(found, Feeder):
             self._hub.reads.end_for(found)
@@ -159,9 +179,9 @@ class FarReads:
             found.leave()
 
     def nodes(self) -> set[int]:
-        return {node for node, _ in self._open}
+        return {node for node, _ in [*self._open, *self._groups]}
 
     def let_go(self, node: int) -> None:
         """It has restarted, or is no member any more."""
-        for key in [key for key in self._open if key[0] == node]:
-            self.ended(*key)
+        for key in [key for key in [*self._open, *self._groups] if key[0] == node]:
+            self.ended(*key, LOST)

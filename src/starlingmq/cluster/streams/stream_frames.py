@@ -92,12 +92,14 @@ class ReadAsked(msgspec.Struct, array_like=True, tag=8):
     count: int
     octets: int
     made: float = 0.0
+    group: bytes = b""
 
 
 class ReadEnded(msgspec.Struct, array_like=True, tag=9):
-    """To a home: this reader wants nothing more."""
+    """To a home: this reader wants nothing more for now, or ``left`` its group (core.jetstream.far_streams)."""
 
     reader: int
+    left: int = 0
 
 
 class ReadShown(msgspec.Struct, array_like=True, tag=10):

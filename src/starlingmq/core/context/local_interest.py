@@ -13,7 +13,7 @@ from typing import Final
 
 from starlingmq.core.groups.group import KEEPS, LINGERS
 from starlingmq.core.session.session import Session, Subscription
-from starlingmq.core.topics.topics import of_the_node
+from starlingmq.core.topics.topics import OF_STREAMS, of_the_node
 
 _DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones; for groups, see KEEPS
 _SHARE: Final = b"$share/"
@@ -61,7 +61,7 @@ class LocalInterest:
     def add_all(self, session: Session) -> None:
         if session.node == 0:
             for key, subscription in session.subscriptions():
-                if not of_the_node(key):
+                if not of_the_node(key) and not subscription.filter.startswith(OF_STREAMS):
                     self.add(key, session, subscription)
 
     def remove(self, key: bytes, session: Session, subscription: Subscription) -> None:

@@ -9,6 +9,7 @@ from starlingmq.core.streams.consumer import JetStreamConsumer
 from starlingmq.core.streams.consumer_policy import ConsumerPolicy
 from starlingmq.core.streams.sequenced_stream import SequencedStream, StreamWatcher
 
+GROUP_NAME: Final = "mqtt-group-"  # how those that are shared groups of MQTT begin
 FACT: Final = b"js/c/"  # number of the stream, and name: settings and state
 
 
@@ -65,7 +66,10 @@ class BoundConsumer(StreamWatcher):
         self.active[self] = None
 
     def needs(self, seq: int) -> bool:
-        return self.consumer.needs(seq)
+        return not is_group(self.name) and self.consumer.needs(seq)
+
+    def counts(self) -> bool:
+        return not is_group(self.name)
 
     # As the API shows it
 
@@ -120,6 +124,11 @@ class BoundConsumer(StreamWatcher):
         """Its settings and its state, for a store."""
         head = b"%d %.6f " % (len(self.config), self.created)
         return head + self.config + self.consumer.encode()
+
+
+def is_group(name: str) -> bool:
+    """Whether the consumer is a shared group of MQTT. Those have no say in what their stream keeps."""
+    return name.startswith(GROUP_NAME)
 
 
 class StoredConsumer:

@@ -16,7 +16,9 @@ The law of ``$stream``:
   that is not heard of is repeated after ``AGAIN_SECONDS``, then less often, and at once when the way to the home is
   new.
 
-A queue is a consumer at the home, which delivers again what is not acknowledged. A session of it has no position.
+A queue is a consumer at the home, which delivers again what is not acknowledged. A session of it has no position. A
+shared group is one, too (core.jetstream.work_queues): this node renews what its connected members have, and says of
+which groups it has members (``announced``), also of those that are away.
 """
 
 from __future__ import annotations
@@ -27,8 +29,16 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import FACT_WITH, Write
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.groups.member_selection import accepts
-from starlingmq.core.jetstream.far_streams import FarStreams
-from starlingmq.core.jetstream.work_queues import DELIVERIES, NAK_SECONDS, octets, room
+from starlingmq.core.jetstream.far_streams import LOST, STAYS, UNSUBSCRIBED, FarStreams
+from starlingmq.core.jetstream.work_queues import (
+    DELIVERIES,
+    NAK_SECONDS,
+    RENEW_SECONDS,
+    is_held,
+    is_unsubscribed,
+    octets,
+    room,
+)
 from starlingmq.core.limits.access import Rights
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
@@ -47,6 +57,7 @@ LATER_SECONDS: Final = 5.0  # until messages of a queue for which there is no ro
 LOOK_SECONDS: Final = 1.0  # between looks whether a home is reached again
 HELD_MAX: Final = 65_536  # messages of a queue that wait for acknowledgements here
 ACK: Final = b"+ACK"
+RENEWED: Final = b"+WPI"
 NAK: Final = b'-NAK {"delay": %d}' % int(NAK_SECONDS * 1e9)
 
 
@@ -63,6 +74,7 @@ class FarReading(Reading):
     made: float  # when the stream was made that ``next`` is of; 0.0: it is not known
     number: int  # of the reading
     home: int  # the node of its last request; 0: that was not reached
+    announced: bool  # that node knows this member of a group
     asked: int  # number of its last request
     left: int
     heard_at: float
@@ -71,6 +83,7 @@ class FarReading(Reading):
     moved: bool  # ``next`` is to be stored
     topics: list[bytes]  # of the stream, if it is a queue
     held: dict[int, bytes]  # of a queue: by ticket, where a message is acknowledged
+    having: dict[int, Outgoing]  # of a group: the same messages, by sequence
     later: list[ReadTold]  # of a queue: those that the session has no room for ...
     later_until: float  # ... and when others get them
     ready: dict[FarReading, None]
@@ -96,6 +109,7 @@ class FarReading(Reading):
         self.next = 0
         self.made = 0.0
         self.home = 0
+        self.announced = False
         self.asked = 0
         self.left = 0
         self.heard_at = 0.0
@@ -104,6 +118,7 @@ class FarReading(Reading):
         self.moved = False
         self.topics = []
         self.held = {}
+        self.having = {}
         self.later = []
         self.later_until = 0.0
         self.ready = ready
@@ -130,6 +145,7 @@ class FarReaders:
     subscribing: Subscribing
     far: FarStreams | None
     due_at: float
+    _renew_at: float  # when messages of groups are renewed; 0.0: never
     _readings: dict[int, FarReading]
     _ready: dict[FarReading, None]
     _tickets: int
@@ -141,6 +157,7 @@ class FarReaders:
         self.subscribing = subscribing
         self.far = None
         self.due_at = 0.0
+        self._renew_at = 0.0
         self._readings = {}
         self._ready = {}
         self._tickets = 0
@@ -167,6 +184,9 @@ class FarReaders:
         else:
             self.note(reading)
 
+    def knows(self, number: int) -> bool:
+        return number in self._readings
+
     def begin_at(self, reading: FarReading, position: bytes) -> None:
         """Its session has arrived."""
         reading.begin_at(position)
@@ -177,6 +197,9 @@ class FarReaders:
         """It is subscribed no more. Its name is out of ``session.reads``."""
         self._readings.pop(reading.number, None)
         self._ready.pop(reading, None)
+        if reading.parsed.group and reading.home != 0 and self.far is not None:
+            reading.left = 0
+            self.far.end_read(reading.home, reading.number, UNSUBSCRIBED if is_unsubscribed(reading.session) else LOST)
         self.close(reading)
         if reading.stored:
             drop_fact(self.ctx, reading.fact)
@@ -187,7 +210,7 @@ class FarReaders:
         self._give_back(reading)
         if reading.left != 0 and far is not None:
             reading.left = 0
-            far.end_read(reading.home, reading.number)
+            far.end_read(reading.home, reading.number, STAYS)
 
     def look(self, node: int) -> None:
         """The way to that node is new, or, with 0, the homes of streams may be others."""
@@ -196,14 +219,18 @@ class FarReaders:
             return
         sessions: dict[Session, None] = {}
         for reading in list(self._readings.values()):
-            if reading.parsed.queue and node == 0:
+            if reading.parsed.competes() and node == 0:
                 topics = far.subjects(reading.parsed.name)
                 if topics != reading.topics:
                     reading.topics = topics
                     sessions[reading.session] = None
             if not far.is_elsewhere(reading.parsed.name):  # the stream was deleted
                 self.subscribing.unsubscribe(reading.session, reading.whole)
-            elif reading.left == 0 or node == reading.home or far.home_of(reading.parsed.name) != reading.home:
+                continue
+            if node == reading.home or far.home_of(reading.parsed.name) != reading.home:
+                reading.left = 0
+                reading.announced = False
+            if reading.left == 0:
                 self._ask_again(reading)
         for session in sessions:  # it may not be allowed to have all of them
             self.subscribing.revoke(session)
@@ -230,6 +257,7 @@ class FarReaders:
                     self._plan(reading.asks_at())
                 elif reading.home == 0:
                     reading.wake()
+            self._renew()
         if self._ready:
             ready = list(self._ready)
             self._ready.clear()
@@ -243,6 +271,27 @@ class FarReaders:
                 elif reading.left == 0:
                     self._ask(reading)
 
+    def _renew(self) -> None:
+        """Messages that members of groups have stay with them."""
+        if self._renew_at != 0.0 and self.ctx.now >= self._renew_at:
+            self._renew_at = 0.0
+            for reading in self._readings.values():
+                if reading.parsed.group and reading.held:
+                    self._renew_at = self.ctx.now + RENEW_SECONDS
+                    self._renew_held(reading)
+        if self._renew_at != 0.0:
+            self._plan(self._renew_at)
+
+    def _renew_held(self, reading: FarReading) -> None:
+        window, far = reading.session.window, self.far
+        if window is None or far is None:
+            return
+        self.ctx.spend(len(window.entries))
+        for outgoing in window.entries.values():
+            reply = reading.held.get(outgoing.ticket, b"") if outgoing.source is reading else b""
+            if reply and is_held(reading.session, outgoing):
+                far.acknowledge_read(reply, RENEWED)
+
     def _plan(self, when: float) -> None:
         """No turn looks at all readings sooner than ``LOOK_SECONDS`` after the one before."""
         when = max(when, self.ctx.now + LOOK_SECONDS)
@@ -251,17 +300,18 @@ class FarReaders:
 
     def _ask(self, reading: FarReading) -> None:
         session, far = reading.session, self.far
-        if far is None or session.client is None or session.moving is not None or session.ended:
-            return  # ``session_connected`` follows
         parsed, qos = reading.parsed, reading.subscription.qos
-        count = room(self.ctx, self.delivery, session, qos, not parsed.queue)
+        if far is None or session.moving is not None or session.ended:
+            return  # ``session_connected`` follows
+        count = room(self.ctx, self.delivery, session, qos, not parsed.competes())
         reading.waits = count == 0
-        if reading.waits:
-            return
+        if count == 0 and (not parsed.group or reading.announced):
+            return  # the same, or ``relieve``
         reading.asked += 1
         reading.left = count
         reading.heard_at = self.ctx.now
-        self._plan(reading.asks_at())
+        if count != 0:
+            self._plan(reading.asks_at())
         read = FarRead(
             reading.number,
             reading.asked,
@@ -274,7 +324,9 @@ class FarReaders:
             octets(self.ctx, session, qos),
         )
         read.made = reading.made
+        read.group = parsed.group
         reading.home = far.ask_read(read)
+        reading.announced = reading.home != 0
         if reading.home == 0:
             reading.left = 0
             self._plan(self.ctx.now + LOOK_SECONDS)
@@ -287,7 +339,7 @@ class FarReaders:
         if reading is None:
             self._refuse(told)
             return False
-        if reading.parsed.queue:  # messages of an earlier request are as good
+        if reading.parsed.competes():  # messages of an earlier request are as good
             reading.made = told.made
             self._take_of_queue(reading, told)
         if told.number != reading.asked or reading.left == 0:
@@ -299,9 +351,9 @@ class FarReaders:
         reading.vain = 0
         follows = told.after == reading.next or (told.after == 0 and told.left == reading.left)  # the first answer
         reading.left = told.left
-        if follows and not reading.parsed.queue:
+        if follows and not reading.parsed.competes():
             self._take(reading, told)
-        elif not reading.parsed.queue:
+        elif not reading.parsed.competes():
             reading.left = 0  # some are missing
         if reading.left == 0:
             self._ask_again(reading)
@@ -321,7 +373,8 @@ class FarReaders:
             self.note(reading)
 
     def _has_room(self, reading: FarReading) -> bool:
-        return room(self.ctx, self.delivery, reading.session, reading.subscription.qos, not reading.parsed.queue) != 0
+        stored = not reading.parsed.competes()
+        return room(self.ctx, self.delivery, reading.session, reading.subscription.qos, stored) != 0
 
     def _ask_again(self, reading: FarReading) -> None:
         reading.left = 0
@@ -353,7 +406,7 @@ class FarReaders:
 
     def note(self, reading: FarReading) -> None:
         """The position has changed without a message that is stored."""
-        reading.moved = self.ctx.recording and reading.session.expiry != 0 and not reading.parsed.queue
+        reading.moved = self.ctx.recording and reading.session.expiry != 0 and not reading.parsed.competes()
         reading.wake()
 
     def _store(self, reading: FarReading) -> None:
@@ -375,7 +428,7 @@ class FarReaders:
             self._refuse(told)
 
     def _take_of_queue(self, reading: FarReading, told: ReadTold) -> None:
-        if told.message is None:
+        if told.message is None or self._has(reading, told):
             return
         if reading.session.client is None or len(reading.held) >= HELD_MAX:
             self._refuse(told)
@@ -388,6 +441,14 @@ class FarReaders:
         else:
             self._give_of_queue(reading, told)
 
+    def _has(self, reading: FarReading, told: ReadTold) -> bool:
+        """Whether the session has this message of a group. Its acknowledgement counts for the last delivery."""
+        outgoing = reading.having.get(told.sequence)
+        if outgoing is None or not is_held(reading.session, outgoing):
+            return False
+        reading.held[outgoing.ticket] = told.reply
+        return True
+
     def _give_of_queue(self, reading: FarReading, told: ReadTold) -> None:
         ctx, session, subscription, message = self.ctx, reading.session, reading.subscription, told.message
         client, far, found = session.client, self.far, ack_subject(told.reply)
@@ -399,6 +460,10 @@ class FarReaders:
             more = DELIVERIES + encode_two(len(digits)) + digits
         shown = numbered(message, found.sequence, ctx.now, more)
         shown.qos = subscription.qos
+        if reading.parsed.group and shown.expired(ctx.now):
+            ctx.drop("expired", session.client_id, 1, shown.topic)
+            far.acknowledge_read(told.reply, ACK)
+            return
         rights = client.rights
         if rights is not None and not rights.may_receive(message.topic):  # the stream has other topics since just now
             far.acknowledge_read(told.reply, NAK)
@@ -414,13 +479,21 @@ class FarReaders:
         self._tickets += 1
         outgoing.ticket = self._tickets
         reading.held[self._tickets] = told.reply
+        if reading.parsed.group:
+            reading.having[told.sequence] = outgoing
+            if self._renew_at == 0.0:
+                self._renew_at = ctx.now + RENEW_SECONDS
+                self._plan(self._renew_at)
         self.delivery.transmit_acknowledged(session, client, self.delivery.window(session, client), outgoing)
 
     def settle(self, outgoing: Outgoing, refused: bool) -> None:
         reading = outgoing.source
         if isinstance(reading, FarReading) and self.far is not None:
             reply = reading.held.pop(outgoing.ticket, b"")
-            if reply:
+            found = ack_subject(reply)
+            if found is not None:
+                if reading.having.get(found.sequence) is outgoing:
+                    del reading.having[found.sequence]
                 self.far.acknowledge_read(reply, NAK if refused else ACK)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.context.context import Context
-from starlingmq.core.jetstream.far_streams import FarStreams
+from starlingmq.core.jetstream.far_streams import STAYS, FarStreams
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.sourcing import Sourcing, ident
@@ -93,7 +93,7 @@ class FarSources:
         if source is not None:
             del self.by_number[source.number]
             if source.left != 0:
-                far.end_read(source.home, source.number)
+                far.end_read(source.home, source.number, STAYS)
 
     def told(self, told: ReadTold) -> bool:
         """Returns False if the request is to end."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import mypyc_attr
 
 from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.messages.message import Message
 from starlingmq.core.router.router import Route
 from starlingmq.core.streams.far_read import FarRead, ReadTold
+
+STAYS: Final = 0  # a member of its group
+LOST: Final = 1  # it was a member, and its session has ended
+UNSUBSCRIBED: Final = 2
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -48,7 +54,12 @@ class FarStreams:
         0: it is not reached."""
         raise NotImplementedError
 
-    def end_read(self, home: int, reader: int) -> None:
+    def end_read(self, home: int, reader: int, left: int) -> None:
+        """It wants nothing more: for now (``STAYS``), or as a member of a group."""
+        raise NotImplementedError
+
+    def reaches_all(self) -> bool:
+        """Whether all nodes of the cluster are reached."""
         raise NotImplementedError
 
     def acknowledge_read(self, reply: bytes, payload: bytes) -> None:

@@ -27,7 +27,7 @@ from mypy_extensions import mypyc_attr
 from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import SystemRequest
 from starlingmq.core.delivery.delivery import Delivery
-from starlingmq.core.jetstream.bound_consumer import BoundConsumer
+from starlingmq.core.jetstream.bound_consumer import BoundConsumer, is_group
 from starlingmq.core.jetstream.copying import Copying
 from starlingmq.core.jetstream.far_streams import FarStreams, is_wanted_elsewhere
 from starlingmq.core.jetstream.nats_replies import NatsReplies
@@ -197,7 +197,8 @@ class JetStream(JetStreamPort):
         stream.apply(policy, config)
         self._subscribe(stream)
         for reader in stream.consumers.values():
-            cast(BoundConsumer, reader).consumer.reports_done = policy.retention != LIMITS
+            consumer = cast(BoundConsumer, reader).consumer
+            consumer.reports_done = policy.retention != LIMITS and not is_group(consumer.name)
         self._look_at_end(stream)
         stream.notice()
         self.reads.stream_changed(stream)
@@ -268,7 +269,7 @@ class JetStream(JetStreamPort):
         sense."""
         source = StreamSource(stream, self.router)
         consumer = JetStreamConsumer(stream.name, name, policy, source)
-        consumer.reports_done = stream.policy.retention != LIMITS
+        consumer.reports_done = stream.policy.retention != LIMITS and not is_group(name)
         if state:
             source.last = stream.index.last  # also what other nodes do not have yet, which keep copies of this one
             consumer.restore(state, self.ctx.now)
@@ -515,6 +516,7 @@ class JetStream(JetStreamPort):
         due = sooner(self._save_at, self._timers[0][0] if self._timers else 0.0)
         due = sooner(due, self._again_at)
         due = sooner(due, sooner(self.reads.due_at, self.reads.far_readers.due_at))
+        due = sooner(due, self.reads.queues.due_at)
         due = sooner(due, 0.0 if ctx.isolated else self.copying.blocked_until)
         self.due_at = sooner(due, self._ends[0][0] if self._ends else 0.0)
 
@@ -612,7 +614,7 @@ class JetStream(JetStreamPort):
                 self._done(reader)
             if consumer.changed:
                 self._changed(reader)
-            if consumer.ended:
+            if consumer.ended and not self.reads.queues.keeps(reader):
                 self._end(reader)
                 continue
             wake = consumer.wake_at()

@@ -26,7 +26,7 @@ from starlingmq.core.delivery.group_engine import GroupEngine
 from starlingmq.core.groups.group import Group
 from starlingmq.core.jetstream.far_readers import FarReaders, FarReading, may_have, position, read_position
 from starlingmq.core.jetstream.far_streams import FarStreams
-from starlingmq.core.jetstream.work_queues import WorkQueues
+from starlingmq.core.jetstream.work_queues import WorkQueue, WorkQueues
 from starlingmq.core.limits.access import PART, WHOLE, Rights
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
@@ -37,9 +37,17 @@ from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.feeder import GROUP, LOOKED, POSITION_FACT, Feeder, Reading, begin, numbered
 from starlingmq.core.streams.read_port import ReadPort
 from starlingmq.core.streams.sequenced_stream import TOPICS_SHIFT, SequencedStream, drop_fact, put_fact
-from starlingmq.core.streams.stream_filters import LATEST, NEW, Start, StreamFilter, parse_stream_filter, start_in
+from starlingmq.core.streams.stream_filters import (
+    LATEST,
+    NEW,
+    OFFSET,
+    Start,
+    StreamFilter,
+    parse_stream_filter,
+    start_in,
+)
 from starlingmq.core.subscribe.subscribing import Subscribing, identifiers
-from starlingmq.core.topics.topics import parse_share
+from starlingmq.core.topics.topics import STREAM, parse_share
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.reasons import Reason
 
@@ -52,7 +60,6 @@ READINGS_PER_UNIT: Final = 32  # of one session that are looked at for the work 
 
 UNKNOWN: Final = "there is no stream with one sequence of this name"
 NO_JETSTREAM: Final = "streams with one sequence are not served here"
-NO_GROUPS: Final = "in a cluster shared groups cannot read streams: use $queue/NAME"
 GROUPS_FULL: Final = "too many groups read this stream"
 READS_FULL: Final = "this session reads too many streams, or too many filters of one"
 NO_READING: Final = "the rules do not let this client read the stream (allow: stream)"
@@ -123,10 +130,10 @@ class MqttReaders(ReadPort):
         clustered = self.ctx.cluster.interest is not None
         if not self.jetstream.enabled or (clustered and self.far is None):
             return self._no(Reason.IMPLEMENTATION_SPECIFIC_ERROR, NO_JETSTREAM)
-        if clustered and share is not None:
-            return self._no(Reason.IMPLEMENTATION_SPECIFIC_ERROR, NO_GROUPS)
         if parsed.queue and share is not None:
             return self._no(Reason.TOPIC_FILTER_INVALID, "a queue is shared by all its subscribers, without $share")
+        if clustered:
+            parsed.group = group
         refusal = self.subscribing.refusal_of(client, session, request.filter, parsed.wanted(), group)
         if refusal != 0:
             self.why = ""
@@ -177,8 +184,8 @@ class MqttReaders(ReadPort):
                 return self._no(Reason.QUOTA_EXCEEDED, READS_FULL)
             self.far_readers.add(session, whole, subscription, parsed, start)
             return 0
-        if parsed.queue:
-            self.why = self.queues.join(session, whole, subscription, parsed, stream)
+        if parsed.competes():
+            self.why = self.queues.join(session, whole, subscription, parsed, stream, start)
             return Reason.QUOTA_EXCEEDED if self.why else 0
         if group:
             known = self.router.group(b"$share/%b/%b" % (group, parsed.plain))
@@ -368,10 +375,11 @@ class MqttReaders(ReadPort):
             return  # of an earlier release, to which these topics were topics as others are
         if share is not None:
             subscription.filter = parsed.plain
+            parsed.group = share[0] if self.far is not None else b""
         stream = self.streams.get(parsed.name)
-        if stream is None and share is None:
+        if stream is None and (share is None or parsed.group):
             self._restore_far(session, whole, subscription, parsed)
-        elif parsed.queue:
+        elif parsed.competes():
             self.queues.restore(session, whole, subscription, parsed)
         elif share is not None:
             self.router.join(share[0], subscription)
@@ -392,8 +400,30 @@ class MqttReaders(ReadPort):
         if stored.startswith(b"0 ") and isinstance(found, FarReading):
             found.stored = True
             found.begin_at(stored)
-        if parsed.queue:
+        if parsed.competes():
             self.queues.renumber(session)
+
+    def join_cluster(self, far: FarStreams) -> None:
+        """After ``restored``. In a cluster, groups that read streams are consumers (core.jetstream.work_queues)."""
+        self.far = self.far_readers.far = self.queues.far = far
+        for group in self.router.groups():
+            if not group.filter.startswith(STREAM):
+                continue
+            parsed = parse_stream_filter(group.filter)
+            parsed.group = group.name
+            feeder = cast("Feeder | None", group.feeder)
+            if feeder is not None:
+                self.queues.queue_of(parsed).start = Start(OFFSET, feeder.next)
+            members = list(group.members)
+            for member in members:
+                self.router.leave(group.name, group.filter, member.session, False)
+            if not members:
+                group.gone_at = 0.0
+                self.groups.emptied(group, False)
+            for member in members:
+                for whole, subscription in list(member.session.subscriptions()):
+                    if subscription is member:
+                        self.restore(member.session, whole, member)
 
     # A session that leaves, or arrives from another node
 
@@ -453,9 +483,16 @@ class MqttReaders(ReadPort):
         for each in [] if session.reads is None else list(session.reads.values()):
             if isinstance(each, FarReading):
                 self.far_readers.close(each)
+        window = session.window
+        if window is not None:  # others of a group get what this one has not acknowledged
+            for packet_id, outgoing in list(window.entries.items()):
+                if outgoing.qos == 1 and _is_of_group(outgoing):
+                    window.discard(packet_id)
+                    self.give_back(outgoing)
 
     def session_leaves(self, session: Session) -> None:
-        """Its other node does not know where messages of queues are acknowledged: at QoS 1 they are due again."""
+        """Its other node does not know where messages of queues are acknowledged: at QoS 1 they are due again. Those of
+        groups at QoS 2 are the session's from now on."""
         window = session.window
         if window is None:
             return
@@ -463,6 +500,8 @@ class MqttReaders(ReadPort):
             if outgoing.qos == 1 and self.groups.competes(outgoing):
                 window.discard(packet_id)
                 self.give_back(outgoing)
+            elif _is_of_group(outgoing):
+                self._settle(outgoing, False)
 
     def group_advanced(self, feeder: object) -> None:
         found = cast(Feeder, feeder)
@@ -471,11 +510,14 @@ class MqttReaders(ReadPort):
             found.wake()
 
     def settle(self, outgoing: Outgoing, refused: bool) -> None:
-        self.queues.settle(outgoing, refused)
-        self.far_readers.settle(outgoing, refused)
+        self._settle(outgoing, refused and not _is_of_group(outgoing))  # [MQTT-4.8.2-6]
 
     def give_back(self, outgoing: Outgoing) -> None:
-        self.settle(outgoing, True)
+        self._settle(outgoing, outgoing.qos == 1 or not _is_of_group(outgoing))  # [MQTT-4.8.2-5]
+
+    def _settle(self, outgoing: Outgoing, refused: bool) -> None:
+        self.queues.settle(outgoing, refused)
+        self.far_readers.settle(outgoing, refused)
 
     # Sessions of other nodes, at the home of the stream
 
@@ -543,6 +585,7 @@ class MqttReaders(ReadPort):
                 feeder.wake()
             self._later = {}
         self.far_readers.turn()
+        self.queues.turn()
         if not self._active:
             return
         left = TURN_BUDGET
@@ -704,6 +747,14 @@ class MqttReaders(ReadPort):
         if session is not None:
             session.dropped += 1
         self.ctx.drop(reason, "" if session is None else session.client_id, 1, topic)
+
+
+def _is_of_group(outgoing: Outgoing) -> bool:
+    """Whether it is a message of a group that reads a stream in a cluster."""
+    source = outgoing.source
+    if isinstance(source, FarReading):
+        return source.parsed.group != b""
+    return isinstance(source, WorkQueue) and source.is_group
 
 
 def _session_fact(session: Session, whole: bytes) -> bytes:

@@ -1,4 +1,5 @@
-"""Work queues of MQTT: the subscribers of ``$queue/NAME[/FILTER]`` compete for the messages of a stream.
+"""Work queues of MQTT: the subscribers of ``$queue/NAME[/FILTER]`` compete for the messages of a stream; in a cluster,
+so do the members of a shared group that reads one.
 
 A queue is a consumer of the stream (core.streams.consumer), which NATS clients see, change and may share, too. A
 member asks it for as many messages as the member's window has room for, in each turn.
@@ -16,6 +17,19 @@ Invariants:
   window, where its acknowledgement counts, but its refusal does not.
 - At QoS 1 a window's messages of a queue are not stored: after a restart they are due again, and packet ids go on
   elsewhere, so that a late PUBACK does not acknowledge another message. At QoS 2 they are stored.
+
+The law of a group, where it is another than that of a queue:
+
+- Its position is that of its consumer, so it is stored and copied with the stream. Its first member says where it
+  begins.
+- A message stays with a member as long as the member is connected: what is in such windows is renewed (``PROGRESS``)
+  every ``RENEW_SECONDS``, by the node of the member. What is not renewed for ``ack_wait`` is for another member,
+  whichever frame, session, node or home was lost. A connection that ends gives its messages at QoS 1 back.
+- No message is given up: a member that refuses one is done with it [MQTT-4.8.2-6], and so is a session that ends
+  with one at QoS 2 [MQTT-4.8.2-5].
+- It has no say in what the stream keeps.
+- It ends when its last member unsubscribes, at any node, if the home can know that: all nodes are reached, and have had
+  ``KNOWN_SECONDS`` to say what members they have. Otherwise, and if the last member was lost, it is kept for some days.
 """
 
 from __future__ import annotations
@@ -28,19 +42,20 @@ from mypy_extensions import mypyc_attr
 from starlingmq.core.context.context import Context
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.groups.member_selection import accepts
-from starlingmq.core.jetstream.bound_consumer import BoundConsumer
+from starlingmq.core.jetstream.bound_consumer import GROUP_NAME, BoundConsumer, is_group
+from starlingmq.core.jetstream.far_streams import FarStreams
 from starlingmq.core.messages.message import Message
 from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.qos import MAX_PACKET_ID
 from starlingmq.core.session.session import Session, Subscription
-from starlingmq.core.streams.acknowledgements import ACK, NAK
+from starlingmq.core.streams.acknowledgements import ACK, NAK, PROGRESS
 from starlingmq.core.streams.consumer_policy import ACK_EXPLICIT
 from starlingmq.core.streams.effects import Deliver
 from starlingmq.core.streams.feeder import Reading, numbered
 from starlingmq.core.streams.pull_requests import PullRequest
 from starlingmq.core.streams.sequenced_stream import SequencedStream
-from starlingmq.core.streams.stream_filters import StreamFilter, parse_stream_filter
+from starlingmq.core.streams.stream_filters import NEW, Start, StreamFilter, parse_subscription
 from starlingmq.core.subscribe.subscribing import Subscribing
 from starlingmq.core.topics.topics import DEAD
 from starlingmq.wire.primitives import encode_two
@@ -48,9 +63,13 @@ from starlingmq.wire.reasons import MqttError
 
 NAME: Final = "mqtt-queue"  # of the consumer; with a filter, more follows
 QUEUES_MAX: Final = 100  # of one stream
+GROUPS_MAX: Final = 1000
+RENEW_SECONDS: Final = 10.0
+KNOWN_SECONDS: Final = 60.0
 NAK_SECONDS: Final = 1.0
 ASKED_MAX: Final = 256  # messages that all members together ask for at once
 UNACKNOWLEDGED_MAX: Final = 32  # messages at QoS 0 that a member is given at once
+PLAIN: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 DELIVERIES: Final = b"\x26\x00\x0adeliveries"  # a User Property
 
 
@@ -60,6 +79,13 @@ class QueueMaker:
 
     def make_queue(self, stream: SequencedStream, name: str, filters: list[bytes]) -> None:
         """Raises ValueError if there cannot be such a consumer."""
+        raise NotImplementedError
+
+    def make_group(self, stream: SequencedStream, name: str, filters: list[bytes], start: Start) -> None:
+        """The same."""
+        raise NotImplementedError
+
+    def delete_consumer(self, stream: SequencedStream, name: str) -> None:
         raise NotImplementedError
 
 
@@ -77,6 +103,10 @@ class WorkQueue:
 
     stream: str
     name: str
+    is_group: bool
+    start: Start  # of a group that was another broker's
+    elsewhere: dict[tuple[int, int], None]  # members of a group at other nodes: number of the node, and of the reading
+    known_at: float  # when nodes have said what members they have
     reader: BoundConsumer | None  # None: it is not restored yet, or was deleted
     members: dict[Session, QueueMember]
     ready: dict[QueueMember, None]
@@ -85,6 +115,10 @@ class WorkQueue:
     def __init__(self, stream: str, name: str) -> None:
         self.stream = stream
         self.name = name
+        self.is_group = is_group(name)
+        self.start = Start(NEW)
+        self.elsewhere = {}
+        self.known_at = 0.0
         self.reader = None
         self.members = {}
         self.ready = {}
@@ -120,6 +154,8 @@ class WorkQueues:
     delivery: Delivery
     subscribing: Subscribing
     maker: QueueMaker | None
+    far: FarStreams | None
+    due_at: float  # when what members of groups have is renewed; 0.0: never
     _restored: dict[Session, None]  # sessions of a store that have not connected since
     _queues: dict[str, WorkQueue]  # by stream and name of the consumer
 
@@ -129,32 +165,44 @@ class WorkQueues:
         self.delivery = delivery
         self.subscribing = subscribing
         self.maker = None
+        self.far = None
+        self.due_at = 0.0
         self._restored = {}
         self._queues = {}
 
     # Members
 
     def join(
-        self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter, stream: SequencedStream
+        self,
+        session: Session,
+        whole: bytes,
+        subscription: Subscription,
+        parsed: StreamFilter,
+        stream: SequencedStream,
+        start: Start,
     ) -> str:
         """Returns the reason why it cannot, or ""."""
-        why = self.provide(parsed.filter, stream)
+        why = self.provide(parsed, stream, start)
         if not why:
             self._add(session, whole, subscription, parsed)
         return why
 
-    def provide(self, filter: bytes, stream: SequencedStream) -> str:
-        """Make the consumer that is the queue for a filter, unless there is one. Returns the reason why it cannot, or
+    def provide(self, parsed: StreamFilter, stream: SequencedStream, start: Start) -> str:
+        """Make the consumer that is the queue or group, unless there is one. Returns the reason why it cannot, or
         ""."""
-        name = consumer_name(filter)
-        filters = queue_filters(filter)
+        name = consumer_name(parsed)
+        filters = queue_filters(parsed.filter)
         if name not in stream.consumers:
             if self.maker is None:
                 return "there are no queues here"
-            if len([each for each in stream.consumers if each.startswith(NAME)]) >= QUEUES_MAX:
-                return "this stream has too many queues: delete consumers whose names begin with mqtt-queue"
+            head, most = (GROUP_NAME, GROUPS_MAX) if parsed.group else (NAME, QUEUES_MAX)
+            if len([each for each in stream.consumers if each.startswith(head)]) >= most:
+                return f"this stream has too many: delete consumers whose names begin with {head}"
             try:
-                self.maker.make_queue(stream, name, filters)
+                if parsed.group:
+                    self.maker.make_group(stream, name, filters, start)
+                else:
+                    self.maker.make_queue(stream, name, filters)
             except ValueError as error:
                 return str(error)
         if not is_queue(cast(BoundConsumer, stream.consumers[name]), filters):
@@ -166,6 +214,15 @@ class WorkQueues:
         self.renumber(session)
         self._add(session, whole, subscription, parsed)
 
+    def begin(self, streams: dict[str, SequencedStream]) -> None:
+        """All consumers are restored. Groups of a broker that was alone have none yet."""
+        for queue in list(self._queues.values()):
+            stream = streams.get(queue.stream)
+            if queue.is_group and queue.reader is None and stream is not None:
+                for member in list(queue.members.values()):
+                    for whole in member.filters:
+                        self.provide(parse_subscription(whole), stream, queue.start)
+
     def renumber(self, session: Session) -> None:
         """A session of a store has had messages of a queue, which are not in its window any more."""
         self._restored[session] = None
@@ -174,7 +231,7 @@ class WorkQueues:
         self._restored.pop(session, None)
 
     def _add(self, session: Session, whole: bytes, subscription: Subscription, parsed: StreamFilter) -> None:
-        queue = self._queue(parsed.name, consumer_name(parsed.filter))
+        queue = self.queue_of(parsed)
         earlier = queue.members.get(session)
         if earlier is not None:
             earlier.subscription = earlier.filters[whole] = subscription
@@ -187,6 +244,9 @@ class WorkQueues:
             session.reads = {}
         session.reads[whole] = member
         member.wake()
+
+    def queue_of(self, parsed: StreamFilter) -> WorkQueue:
+        return self._queue(parsed.name, consumer_name(parsed))
 
     def _queue(self, stream: str, name: str) -> WorkQueue:
         key = f"{stream}/{name}"
@@ -207,13 +267,36 @@ class WorkQueues:
         self._restored.pop(session, None)
         queue.members.pop(session, None)
         queue.ready.pop(member, None)
+        self.end_if_left(queue, is_unsubscribed(session))
         if not queue.members and queue.reader is None:
             self._queues.pop(f"{queue.stream}/{queue.name}", None)
 
+    def end_if_left(self, queue: WorkQueue, unsubscribed: bool) -> None:
+        """A member has left. ``unsubscribed``: it was not lost."""
+        reader, maker = queue.reader, self.maker
+        if not queue.is_group or reader is None or maker is None or queue.members or queue.elsewhere:
+            return
+        knows = queue.known_at <= self.ctx.now and (self.far is None or self.far.reaches_all())
+        if unsubscribed and knows:
+            maker.delete_consumer(reader.stream, reader.consumer.name)
+        else:
+            reader.consumer.stay(self.ctx.now)
+            queue.wake()
+
+    def keeps(self, reader: BoundConsumer) -> bool:
+        """Whether a group that nothing was asked of has members, who may be away."""
+        queue = cast("WorkQueue | None", reader.queue)
+        if queue is None or not queue.is_group or (not queue.members and not queue.elsewhere):
+            return False
+        reader.consumer.stay(self.ctx.now)
+        queue.wake()
+        return True
+
     def consumer_added(self, reader: BoundConsumer) -> None:
-        if reader.consumer.name.startswith(NAME):
+        if reader.consumer.name.startswith(NAME) or is_group(reader.consumer.name):
             queue = self._queue(reader.stream.name, reader.consumer.name)
             queue.reader = reader
+            queue.known_at = self.ctx.now + KNOWN_SECONDS if reader.stored else 0.0
             reader.queue = queue
 
     def add_members(self, stream: SequencedStream, sessions: dict[Session, None]) -> None:
@@ -227,7 +310,7 @@ class WorkQueues:
         if queue is not None:
             for member in list(queue.members.values()):
                 for whole in list(member.filters):
-                    if not is_queue(reader, queue_filters(parse_stream_filter(whole).filter)):
+                    if not is_queue(reader, queue_filters(parse_subscription(whole).filter)):
                         self.subscribing.unsubscribe(member.session, whole)
 
     def consumer_removed(self, reader: BoundConsumer) -> None:
@@ -278,9 +361,8 @@ class WorkQueues:
             wanted += count
             if wanted >= ASKED_MAX:
                 break
-        if (
-            here != 0 and reader.consumer.number % (others + here) < here
-        ):  # in turn with those that other nodes have asked
+        turn = reader.consumer.number % max(1, others + here)
+        if turn < here:  # the requests of other nodes stay, and would always be the first ones
             requests.rotate(others)
         return asked
 
@@ -314,6 +396,10 @@ class WorkQueues:
             more = DELIVERIES + encode_two(len(digits)) + digits
         message = numbered(effect.message, seq, self.ctx.now, more)
         message.qos = subscription.qos
+        if queue.is_group and message.expired(self.ctx.now):
+            self.ctx.drop("expired", session.client_id, 1, message.topic)
+            self._answer(queue, seq, ACK)
+            return
         if client.max_packet != 0 and not accepts(client, subscription, message):
             self._answer(queue, seq, NAK)
             return
@@ -324,7 +410,22 @@ class WorkQueues:
             return
         outgoing.ticket = seq
         queue.holders[seq] = Holding(session, outgoing)
+        if queue.is_group and self.due_at == 0.0:
+            self.due_at = self.ctx.now + RENEW_SECONDS
         self.delivery.transmit_acknowledged(session, client, self.delivery.window(session, client), outgoing)
+
+    def turn(self) -> None:
+        """Renew what members of groups have."""
+        if self.due_at == 0.0 or self.ctx.now < self.due_at:
+            return
+        self.due_at = 0.0
+        for queue in self._queues.values():
+            if queue.is_group and queue.holders:
+                self.due_at = self.ctx.now + RENEW_SECONDS
+                self.ctx.spend(len(queue.holders))
+                for seq, holding in queue.holders.items():
+                    if is_held(holding.session, holding.outgoing):
+                        self._answer(queue, seq, PROGRESS)
 
     @staticmethod
     def _take_back(holding: Holding) -> None:
@@ -430,8 +531,26 @@ def queue_filters(filter: bytes) -> list[bytes]:
     return [filter]
 
 
-def consumer_name(filter: bytes) -> str:
-    """The name of the consumer that is the queue for a filter."""
+def is_held(session: Session, outgoing: Outgoing) -> bool:
+    """Whether a member still has a message: it is connected, or (QoS 2) will be."""
+    window = session.window
+    if window is None or session.ended or window.entries.get(outgoing.packet_id) is not outgoing:
+        return False
+    return session.client is not None or outgoing.qos == 2
+
+
+def is_unsubscribed(session: Session) -> bool:
+    """Whether a subscription that ends is so by the will of its client: not with its session, which is at an end, or
+    at another node."""
+    return session.client is not None and not session.ended and session.moving is None
+
+
+def consumer_name(parsed: StreamFilter) -> str:
+    """The name of the consumer that is the queue or group. Those of two groups differ."""
+    filter = parsed.filter
+    if parsed.group:
+        group = GROUP_NAME + "".join([chr(each) if each in PLAIN else f"_{each:02x}" for each in parsed.group])
+        return group if filter in (b"", b"#") else f"{group}-{crc32(filter):08x}"
     if filter in (b"", b"#"):
         return NAME
     text = filter.decode()

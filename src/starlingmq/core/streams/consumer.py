@@ -797,6 +797,12 @@ class JetStreamConsumer:
             self.ended = True
             self._idle_at = 0.0
 
+    def stay(self, now: float) -> None:
+        """It is in use: it may end when it has been out of use from now on."""
+        self.ended = False
+        self._used_at = now
+        self._idle_at = now + self.policy.inactive if self.policy.inactive > 0.0 else 0.0
+
     # Changes
 
     def change(self, policy: ConsumerPolicy, now: float) -> None:

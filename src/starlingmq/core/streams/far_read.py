@@ -15,6 +15,7 @@ class FarRead:
     stream: str
     filter: bytes  # b"": all topics
     queue: bool
+    group: bytes  # b"": none
     next: int
     start: Start
     made: float  # when the stream was made that ``next`` is of; 0.0: it is not known
@@ -40,6 +41,7 @@ class FarRead:
         self.stream = stream
         self.filter = filter
         self.queue = queue
+        self.group = b""
         self.next = next
         self.start = start
         self.made = 0.0

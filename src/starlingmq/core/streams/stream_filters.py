@@ -38,9 +38,11 @@ class Start:
 
 
 class StreamFilter:
-    """``plain`` is the filter without START, as groups have it. ``filter`` b"": all topics."""
+    """``plain`` is the filter without START, as groups have it. ``filter`` b"": all topics. ``group``: in a
+    cluster, the shared group for which the stream is read; b"": none."""
 
     queue: bool
+    group: bytes
     name: str
     filter: bytes
     plain: bytes
@@ -48,6 +50,7 @@ class StreamFilter:
 
     def __init__(self, queue: bool, name: str, filter: bytes, start: Start | None) -> None:
         self.queue = queue
+        self.group = b""
         self.name = name
         self.filter = filter
         self.plain = (QUEUE if queue else STREAM) + name.encode() + (b"/" + filter if filter else b"")
@@ -59,6 +62,10 @@ class StreamFilter:
 
     def filters(self) -> list[bytes]:
         return [self.filter] if self.filter else []
+
+    def competes(self) -> bool:
+        """Whether each message is for one of several sessions, which a consumer at the home decides."""
+        return self.queue or self.group != b""
 
 
 def parse_stream_filter(filter: bytes) -> StreamFilter:
@@ -81,6 +88,14 @@ def parse_stream_filter(filter: bytes) -> StreamFilter:
                 f"a subscription begins with earliest, latest, new, offset=N or timestamp=T, not {word[:40]}"
             )
     return StreamFilter(queue, name.decode(), rest, begin)
+
+
+def parse_subscription(whole: bytes) -> StreamFilter:
+    """The filter as subscribed to, with its group. Raises ValueError."""
+    share = parse_share(whole)
+    parsed = parse_stream_filter(whole if share is None else share[1])
+    parsed.group = b"" if share is None else share[0]
+    return parsed
 
 
 def shown_to_hooks(whole: bytes) -> bytes:

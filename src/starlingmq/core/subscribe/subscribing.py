@@ -424,7 +424,10 @@ class Subscribing:
         """Count what this node wants from the others. Topics with figures and events of each node, its own
         subscribers and streams are left out. ``arrives``: with its session, from another node."""
         interest = self.ctx.cluster.interest
-        if interest is None or session.node != 0 or of_the_node(whole) or whole.startswith(OF_STREAMS):
+        known = before if after is None else after
+        if known is None or interest is None or session.node != 0 or of_the_node(whole):
+            return
+        if known.filter.startswith(OF_STREAMS):  # alone or in a group
             return
         if after is not None and arrives and before is None:
             interest.arrive(whole, session, after)
