@@ -5,6 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+from tests.patience import slowness
+
+SECONDS = 5.0
 
 
 def open_descriptors() -> set[str]:
@@ -19,3 +25,17 @@ def open_descriptors() -> set[str]:
         with suppress(FileNotFoundError):  # the descriptor that listed them
             found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
     return found
+
+
+def left_open(before: set[str], under: Path | None = None) -> set[str]:
+    """What is open, was not ``before`` and stays so; with ``under``, files of that directory only.
+
+    Threads of earlier tests may open and close something at any moment (a client that connects again, a database that
+    compacts): what is closed again within some seconds is not left open.
+    """
+    until = monotonic() + SECONDS * slowness()
+    while left := {each for each in open_descriptors() - before if under is None or f" {under}" in each}:
+        if monotonic() >= until:
+            break
+        sleep(0.05)
+    return left

@@ -15,7 +15,7 @@ import pytest
 from starlingmq.config.settings import ConfigError
 from starlingmq.hooks import Publication
 from starlingmq.pytest_plugin import MqttBroker
-from tests.descriptors import open_descriptors
+from tests.descriptors import left_open, open_descriptors
 from tests.patience import slowness
 
 pytest_plugins = "pytester"
@@ -107,9 +107,16 @@ def test_hooks_of_the_test_are_called_too() -> None:
     assert seen[:3] == ["connected", "dropped", "disconnected"]
 
 
-def held() -> set[object]:
-    """Threads and open files of this process."""
-    return {*open_descriptors(), *threading.enumerate()}  # paho's clients are cycles with sockets in them
+Held = tuple[set[str], set[threading.Thread]]
+
+
+def held() -> Held:
+    """Open files and threads of this process."""
+    return open_descriptors(), set(threading.enumerate())  # paho's clients are cycles with sockets in them
+
+
+def left(before: Held) -> set[object]:
+    return left_open(before[0]) | (set(threading.enumerate()) - before[1])
 
 
 def test_nothing_is_left_of_it() -> None:
@@ -119,7 +126,7 @@ def test_nothing_is_left_of_it() -> None:
         idle.settimeout(5)
         assert not refused(broker.host, broker.port)
     assert refused(broker.host, broker.port)
-    assert not held() - before
+    assert left(before) == set()
 
 
 def test_it_is_gone_when_it_cannot_start() -> None:
@@ -130,7 +137,7 @@ def test_it_is_gone_when_it_cannot_start() -> None:
         urls = ["mqtt://127.0.0.1:0", f"mqtt://127.0.0.1:{taken.getsockname()[1]}"]
         with pytest.raises(Exception, match="in use"), MqttBroker(listeners=urls):
             raise AssertionError("it started")
-    assert not held() - before
+    assert left(before) == set()
 
 
 def test_it_starts_and_stops_in_milliseconds() -> None:

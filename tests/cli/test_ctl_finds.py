@@ -71,12 +71,13 @@ def test_the_one_running_broker_is_found_and_of_several_a_list_is_printed(tmp_pa
 def test_status_names_the_alarms_and_ends_with_the_exit_code_of_the_worst(
     tmp_path: Path, alone: Path, certificates: Certificates, critical: bool
 ) -> None:
-    """The disk is not empty; and a certificate ends within hours."""
-    log, words = broker(tmp_path, "one", "--set", "alarms.disk_free=0.99")
-    if critical:
-        cert, key = certificates.issue("ends", ended=datetime.now(UTC) + timedelta(hours=2))
-        words = (*words[:5], "--set", "alarms.disk_free=0.99")  # without its listener
-        words += ("--set", f"listeners=[{{url: 'mqtts://127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}]")
+    """A certificate that lives for a day ends in six hours; and another one in two."""
+    log, words = broker(tmp_path, "one")
+    listeners = []
+    for hours in (6, 2) if critical else (6,):
+        cert, key = certificates.issue(f"ends-in-{hours}", ended=datetime.now(UTC) + timedelta(hours=hours))
+        listeners.append(f"{{url: 'mqtts://127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}")
+    words = (*words[:5], "--set", f"listeners=[{', '.join(listeners)}]")  # in place of the listener without TLS
     state = b"CRITICAL, 2 alarms, 1 critical" if critical else b"HEALTHY, 1 alarm"
     line = state + b" (starlingmq ctl alarms): one accepts clients"
     with serving(log, *words):

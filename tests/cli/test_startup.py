@@ -67,11 +67,14 @@ except AttributeError:
 
 
 def environment() -> dict[str, str]:
-    """That of a user: without settings of tests, and without coverage, which loads a hundred modules of its own."""
+    """That of a user: without coverage, which loads a hundred modules of its own, and without settings of tests.
+
+    What the machine's disk has free decides about no test all the same.
+    """
     left_out = ("STARLINGMQ_", "_STARLINGMQ", "COVERAGE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    pure = {name: value for name, value in os.environ.items() if name == "STARLINGMQ_PURE"}
-    return {**kept, **pure}
+    needed = ("STARLINGMQ_PURE", "STARLINGMQ_ALARMS__DISK_FREE")
+    return {**kept, **{name: value for name, value in os.environ.items() if name in needed}}
 
 
 def reporting() -> dict[str, str]:

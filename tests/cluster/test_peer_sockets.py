@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.conftest import Node, Nodes
-from tests.descriptors import open_descriptors
+from tests.descriptors import left_open, open_descriptors
 from tests.patience import within
 
 from starlingmq.net.broker_loop import BrokerLoop, client_sockets
@@ -37,7 +37,7 @@ def in_rounds(test: Callable[[], Awaitable[None]]) -> None:
     descriptors = open_descriptors()
     with asyncio.Runner(loop_factory=BrokerLoop) as runner:
         runner.run(run())
-    assert not open_descriptors() - descriptors
+    assert left_open(descriptors) == set()
 
 
 async def pair_in_rounds() -> tuple[PeerConnection, PeerConnection]:

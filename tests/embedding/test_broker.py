@@ -18,7 +18,7 @@ from starlingmq.net.listeners.urls import ListenerError
 from starlingmq.node.assembly import Sections
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
 from starlingmq.wire.reasons import Reason
-from tests.descriptors import open_descriptors
+from tests.descriptors import left_open, open_descriptors
 from tests.peer import PATIENCE, Peer
 
 from .conftest import Join, Serve
@@ -113,7 +113,7 @@ async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     assert broker.addresses == []
     assert not path.exists()
     await broker.stop()
-    assert not open_descriptors() - before
+    assert left_open(before) == set()
     assert len(asyncio.all_tasks()) == tasks
 
 
@@ -201,7 +201,7 @@ async def test_stopping_tells_everyone_and_leaves_nothing(serve: Serve) -> None:
         await peer.close()
     assert seen.count("disconnected") == 3
     assert asyncio.all_tasks() == tasks
-    assert not open_descriptors() - before
+    assert left_open(before) == set()
 
 
 async def test_a_stopped_broker_does_nothing_more() -> None:
