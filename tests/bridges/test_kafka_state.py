@@ -321,7 +321,7 @@ def test_positions_outlive_other_producers_until_their_bridge_ends() -> None:
     for name in ("k/t/0", "k2/t/0"):
         client = broker.connect("")
         production = client.client.production = LogProduction()
-        production.coming.append((producers.log(name), 0, 8))
+        production.coming.append((producers.log(name), 0, 8, 0, 0))
         client.send(publish_frame(b"t/a", b"", 2, False, False, 1, 5, b""))
         assert isinstance(client.expect(Ack), Ack)
     broker.advance(10_000.0)

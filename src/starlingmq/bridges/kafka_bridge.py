@@ -8,53 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from starlingmq.bridges.bridge import DIAL_SECONDS, LINGER_SECONDS, Bridge, NearHandle
-from starlingmq.bridges.bridge_relay import FILTERS_MAX, BridgeCounts, number
-from starlingmq.bridges.bridge_sessions import state_frame, state_will
+from starlingmq.bridges.bridge import DIAL_SECONDS, NearHandle
+from starlingmq.bridges.bridge_relay import BridgeCounts, number
 from starlingmq.bridges.kafka_records import KafkaSource, kafka_topic, message_parts, record_headers, record_value
-from starlingmq.bridges.kafka_state import NONE, InFlow, OutFlow, Partition, Sent
+from starlingmq.bridges.kafka_state import NONE, InFlow, Partition, Sent
+from starlingmq.bridges.session_bridge import SessionBridge
 from starlingmq.bridges.site_mark import SITES_MAX, marked
-from starlingmq.bridges.topic_maps import TopicMap
-from starlingmq.client.client_frames import Frames
-from starlingmq.client.errors import explain
-from starlingmq.client.options import NEVER_EXPIRES, V5
+from starlingmq.client.options import V5
 from starlingmq.config.bridges_section import BridgeConfig
 from starlingmq.core.publish.bridges import sites_of
-from starlingmq.core.session.production import LogProduction
-from starlingmq.core.session.session import BRIDGE_LISTENER
 from starlingmq.net.driver import Driver
-from starlingmq.wire.frames import ack_frame, publish_frame
-from starlingmq.wire.mqtt import decode, decode_publish, encode
-from starlingmq.wire.packets import (
-    PUBLISH,
-    PUBREL,
-    Ack,
-    Connack,
-    Connect,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
-    Suback,
-    Subscribe,
-    SubscribeRequest,
-    Unsuback,
-    Unsubscribe,
-)
+from starlingmq.wire.frames import publish_frame
+from starlingmq.wire.mqtt import decode_publish
 from starlingmq.wire.properties import (
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     RECEIVE_MAXIMUM,
     RETAIN_AVAILABLE,
-    SESSION_EXPIRY_INTERVAL,
-    Properties,
 )
 from starlingmq.wire.reasons import MqttError
 
@@ -64,62 +40,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("starlingmq")
 
 INFLIGHT: Final = 1000  # messages on their way to Kafka, unless the settings say another number
-DRAIN_SECONDS: Final = 2.0  # for what is on its way when a bridge ends in order
 HEAD: Final = 16  # bytes of a PUBLISH besides topic, properties and payload, at most
 
 
-class KafkaBridge(Bridge):
+class KafkaBridge(SessionBridge):
     def __init__(
         self, config: BridgeConfig, driver: Driver, site: str, elected: Callable[[], bool], counts: BridgeCounts
     ) -> None:
         super().__init__(config, driver, site, elected, counts)
-        self._topics = TopicMap(config.topics, outwards=True)
         sources = [KafkaSource(topic) for topic in config.topics if topic.direction == "in"]
         self._sources = {source.name: source for source in sources}
         self._server = ",".join(config.servers)
         self._far_site = ""
         self._writer: KafkaWriter | None = None
         self._reader: KafkaReader | None = None
-        self._why = ""  # the attempt ends
         self._alone = False  # Kafka has refused a batch: records go one by one until it is known which
-        self._begin_flows()
-
-    def _begin_flows(self) -> None:
-        self._out = OutFlow()
-        self._in = InFlow(0)
-        self._production = LogProduction()
-        self._frames = Frames()
-        self._limits: Properties = {}  # of this broker, as its CONNACK says
-        self._welcomed = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._steps = 0  # answers that are missing until it is
-        self._acks: list[bytes] = []
 
     # An attempt
-
-    def _servers(self) -> tuple[str, ...]:
-        return self.config.servers[:1]  # an attempt is for all of them
-
-    async def _attempt(self, server: str) -> bool:
-        self._becomes("connecting")
-        self._why = ""
-        self._over = asyncio.get_running_loop().create_future()
-        self._begin_flows()
-        ran = False
-        try:
-            await self._greet()
-            await self._join()
-            self._runs()
-            ran = True
-            await self._until_over()
-        except TimeoutError:
-            self._why = f"{self._server} did not answer within {DIAL_SECONDS:g} s"
-        except (OSError, ImportError, ValueError) as error:
-            self._why = str(error)
-        finally:
-            await self._close()
-        self._note_problem(self._why)
-        return ran
 
     async def _greet(self) -> None:
         # The import takes a quarter of a second, the first time.
@@ -136,65 +73,8 @@ class KafkaBridge(Bridge):
                 await self._or_over(client.greeted, DIAL_SECONDS)
                 self._far_site = client.greeted.result()
 
-    async def _join(self) -> None:
-        """Resume the session at this broker, and subscribe."""
-        config = self.config
-        near = self._near = NearHandle(self)
-        near.client = self._driver.opened(near, BRIDGE_LISTENER, f"bridge {config.name}")
-        properties: Properties = {
-            SESSION_EXPIRY_INTERVAL: NEVER_EXPIRES,
-            RECEIVE_MAXIMUM: config.max_inflight or INFLIGHT,
-        }
-        told = config.notifications != "off"
-        will = state_will(config.name) if told else None
-        self._write([encode(Connect(V5, self.client_id, False, 0, None, None, will, properties), V5)])
-        await self._or_over(self._welcomed.wait())
-        frames = [state_frame(config.name, V5)] if told else []
-        packets = [*self._subscribing(), Pingreq()]
-        self._steps = len(packets)
-        self._write(frames + [encode(packet, V5) for packet in packets])
-        await self._or_over(self._settled.wait())
-        if self._near is not None and self._near.client is not None:
-            self._near.client.production = self._production
-
-    def _subscribing(self) -> list[Packet]:
-        """The packets that change the subscriptions of the session into those of the settings."""
-        session, retain = self.session, self.config.retain
-        there = {} if session is None else dict(session.subscriptions())
-        wanted = {name: min(qos, 1) for name, qos in self._topics.filters().items()}
-        new = [
-            SubscribeRequest(name, qos, True, retain, 0 if retain else 2)
-            for name, qos in wanted.items()
-            if name not in there or (there[name].qos, there[name].retain_as_published) != (qos, retain)
-        ]
-        old = [name for name in there if name not in wanted]
-        packets: list[Packet] = [
-            Subscribe(at + 1, new[at : at + FILTERS_MAX]) for at in range(0, len(new), FILTERS_MAX)
-        ]
-        if old:
-            packets.append(Unsubscribe(len(new) + 1, old))
-        return packets
-
-    async def _or_over(self, wanted: Awaitable[object], seconds: float | None = None) -> None:
-        """Wait for it. Raises ConnectionError if the attempt ends before, TimeoutError."""
-        assert self._over is not None
-        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(wanted), self._over]
-        try:
-            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            arrived = not waiting[0].cancel()
-        if self._over.done():
-            raise ConnectionError(self._why)
-        if not arrived:
-            raise TimeoutError
-        waiting[0].result()
-
     def _runs(self) -> None:
-        self._becomes("connected")
-        self._connected_at = self._driver.clock()
-        self.problem = ""
-        self.complaints = []
-        log.info("bridge %s: connected to %s", self.config.name, self._server)
+        super()._runs()
         reader = self._reader
         if reader is not None:
             name, producers = self.config.name, self._driver.state.publishing.producers
@@ -204,85 +84,25 @@ class KafkaBridge(Bridge):
             reader.begun.set()
             self.set_reading()
 
-    async def _until_over(self) -> None:
-        assert self._over is not None
-        seen = -1
-        while not self._over.done():
-            if self.config.start == "lazy" and seen == self.counts.messages_out and not self._has_work():
-                return
-            seen = self.counts.messages_out
-            await asyncio.wait([self._over], timeout=LINGER_SECONDS if self.config.start == "lazy" else None)
-
-    def _has_work(self) -> bool:
-        session = self.session
-        if self.config.start != "lazy" or self._sources or session is None:
-            return True
-        return bool(session.queue) or (session.window is not None and bool(session.window.entries))
-
-    def _end(self, problem: str) -> None:
-        if self._over is not None and not self._over.done():
-            self._why = problem
-            self._over.set_result(None)
-
     async def _close(self) -> None:
-        near, writer, reader = self._near, self._writer, self._reader
-        if near is not None and near.client is not None and not self._why:
-            self._driver.blocked(near.client)
-            if reader is not None:
-                reader.room.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DRAIN_SECONDS):
-                    while self._out.sent or not self._in.idle():
-                        await asyncio.sleep(0.01)
+        await super()._close()
+        writer, reader = self._writer, self._reader
         if writer is not None and writer.batch_refused:
             self._alone = True
-        self._near = self._writer = self._reader = None
+        self._writer = self._reader = None
         for client in (writer, reader):
             if client is not None:
                 client.stop()
-        if near is not None:
-            near.close()
         await asyncio.gather(*[client.stopped() for client in (writer, reader) if client is not None])
 
+    def _reads_no_more(self) -> None:
+        if self._reader is not None:
+            self._reader.room.clear()
+
+    def _reads_there(self) -> bool:
+        return bool(self._sources)
+
     # Packets of this broker
-
-    def near_received(self, handle: NearHandle, data: bytes) -> None:
-        if handle is not self._near:
-            return
-        try:
-            for first, whole, start, end in self._frames.feed(data):
-                if first >> 4 == PUBLISH:
-                    self._message(handle, first, whole, start, end)
-                else:
-                    self._packet(decode(first, whole, start, end, V5))
-        except MqttError as error:
-            self._end(f"this broker broke the protocol: {error.detail}")
-        self.set_reading()
-
-    def _packet(self, packet: Packet) -> None:
-        if isinstance(packet, Ack):
-            if packet.type == PUBREL:  # of a message that came before the settings had QoS 1 for it
-                self._acknowledge([ack_frame(0x70, packet.packet_id)])
-            elif packet.reason >= 0x80 and self._in.refused_for_good(packet.packet_id):
-                self.counts.refused += 1
-            elif packet.reason >= 0x80:
-                self._end(f"this broker takes no message now: {explain(packet.reason, packet.properties)}")
-            else:
-                self._in.acknowledged(packet.packet_id)
-        elif isinstance(packet, Connack):
-            self._limits = packet.properties
-            if packet.reason != 0:
-                self._end(f"this broker refused the connection: {explain(packet.reason, packet.properties)}")
-            self._welcomed.set()
-        elif isinstance(packet, (Suback, Unsuback, Pingresp)):
-            refused = [] if isinstance(packet, Pingresp) else [each for each in packet.reasons if each >= 0x80]
-            if refused and isinstance(packet, Suback):
-                self._end(f"this broker refuses a filter: {explain(refused[0])}")
-            self._steps -= 1
-            if self._steps == 0:
-                self._settled.set()
-        elif isinstance(packet, Disconnect):
-            self._end(f"this broker closed the connection: {explain(packet.reason, packet.properties)}")
 
     def _message(self, near: NearHandle, first: int, data: bytes, start: int, end: int) -> None:
         packet = decode_publish(first, data, start, end, V5)
@@ -291,7 +111,7 @@ class KafkaBridge(Bridge):
         writer, counts = self._writer, self.counts
         if writer is None or not name or self._far_site in sites or len(sites) >= SITES_MAX:
             counts.kept_out += 1
-            self._acknowledge(self._out.done(self._out.take(packet.packet_id, packet.qos, 0)))
+            self._send(self._out.done(self._out.take(packet.packet_id, packet.qos, 0)))
             return
         sent = self._out.take(packet.packet_id, packet.qos, len(packet.payload) + len(packet.properties))
         headers = record_headers(packet, marked(packet.properties, self._site))
@@ -305,24 +125,7 @@ class KafkaBridge(Bridge):
         counts.bytes_out += len(packet.payload)
         if packet.dup:
             counts.again += 1
-        if self._out.full() and not near.blocked and near.client is not None:
-            near.blocked = True
-            self._driver.blocked(near.client)
-
-    def _acknowledge(self, frames: list[bytes]) -> None:
-        """The driver may be in its turn, so it gets them afterwards."""
-        if frames and not self._acks:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._acks += frames
-
-    def _flush(self) -> None:
-        frames, self._acks = self._acks, []
-        self._write(frames)
-
-    def _write(self, frames: list[bytes]) -> None:
-        near = self._near
-        if frames and near is not None and near.client is not None:
-            self._driver.received(near.client, b"".join(frames))
+        self._hold(near, self._out.full())
 
     # Kafka
 
@@ -330,19 +133,14 @@ class KafkaBridge(Bridge):
         for sent, stored in reports:
             if not stored:
                 self.counts.refused += 1
-            self._acknowledge(self._out.done(sent))
+            self._send(self._out.done(sent))
         found = self._alone and not self._out.sent and any(not stored for _, stored in reports)
         if found and self.config.start != "once":
             self._alone = False
             self._end("")  # and with batches at once
         near = self._near
-        if near is not None and near.client is not None and near.blocked and not self._out.full():
-            near.blocked = False
-            asyncio.get_running_loop().call_soon(self._drained, near)
-
-    def _drained(self, near: NearHandle) -> None:
-        if near.client is not None and not near.blocked:
-            self._driver.drained(near.client)
+        if near is not None:
+            self._hold(near, self._out.full())
 
     def _placed(self, partition: Partition, begin: int, problem: str) -> None:
         """A partition is read from ``begin`` on."""

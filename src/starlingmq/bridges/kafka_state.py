@@ -121,11 +121,13 @@ class InFlow:
         """The partition is read from ``position`` on."""
         self.readings[partition] = PartitionReading(producer, position)
 
-    def offer(self, partition: Partition, offset: int, qos: int, size: int) -> tuple[int, tuple[Producer, int, int]]:
+    def offer(
+        self, partition: Partition, offset: int, qos: int, size: int, mark: int = 0, digest: int = 0
+    ) -> tuple[int, tuple[Producer, int, int, int, int]]:
         """A record is published next. Returns its packet id, 0 at QoS 0, and its place for ``LogProduction``."""
         reading = self.readings[partition]
         position = offset + 1
-        place = (reading.producer, reading.offered, position)
+        place = (reading.producer, reading.offered, position, mark, digest)
         reading.offered = position
         if qos == 0:
             self.pass_by(partition, offset)

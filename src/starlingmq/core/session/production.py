@@ -86,11 +86,12 @@ class LogProduction(Production):
     So the stored state of the producer is the position to read on from.
 
     ``coming``: of each PUBLISH on its way the producer, the epoch that it must be at (that of the record published
-    before, so that none is left out after a refusal), and the epoch of the message.
+    before, so that none is left out after a refusal), and the epoch of the message; and two numbers that are stored
+    with it, for the bridge to know its record again.
     """
 
     before: int
-    coming: deque[tuple[Producer, int, int]]
+    coming: deque[tuple[Producer, int, int, int, int]]
 
     def __init__(self) -> None:
         super().__init__(Producer(b"", 0.0), 0, 0, 0)
@@ -99,9 +100,7 @@ class LogProduction(Production):
         self.coming = deque()
 
     def came(self, topic: bytes, payload: bytes, retain: bool) -> None:
-        self.producer, self.before, self.epoch = self.coming.popleft()
-        self.number = 0
-        self.digest = digest_of(0, topic, payload, retain)
+        self.producer, self.before, self.epoch, self.number, self.digest = self.coming.popleft()
 
     def pass_by(self) -> None:
         """The next record is published although this one was not. It stores the position of both."""
