@@ -14,24 +14,10 @@ from zlib_ng.zlib_ng import crc32
 from starlingmq.core.topics.topics import matches
 from starlingmq.storage.records import EXPIRES, MESSAGE, NAMED, PASSED, RecordError
 from starlingmq.storage.segment.segment_format import HEAD_SIZE, LENGTH, LOW
-from starlingmq.wire.properties import (
-    CONTENT_TYPE,
-    CORRELATION_DATA,
-    PAYLOAD_FORMAT_INDICATOR,
-    RESPONSE_TOPIC,
-    USER_PROPERTY,
-    decode_property_bytes,
-)
+from starlingmq.wire.named_properties import NAMES
+from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes
 
 TOPICS_MAX: Final = 65536  # topics whose match is cached
-NAMES: Final[dict[int, str]] = {
-    PAYLOAD_FORMAT_INDICATOR: "mqtt.payload_format",
-    CONTENT_TYPE: "mqtt.content_type",
-    RESPONSE_TOPIC: "mqtt.response_topic",
-    CORRELATION_DATA: "mqtt.correlation_data",
-}
-"""Column names of the properties other than User Properties. Correlation data is in hexadecimal digits."""
-
 # Why ``gather`` returned.
 DONE: Final = 0  # reached the offset or a maximum
 SHORT: Final = 1  # the data ends within a record

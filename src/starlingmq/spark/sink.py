@@ -39,16 +39,7 @@ from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.placing import Placement
 from starlingmq.spark.row_publishing import Message, PartitionRows, check_partition, names_at, publish
 from starlingmq.spark.sink_options import SinkOptions
-from starlingmq.wire.properties import (
-    CONTENT_TYPE,
-    CORRELATION_DATA,
-    MESSAGE_EXPIRY_INTERVAL,
-    PAYLOAD_FORMAT_INDICATOR,
-    RESPONSE_TOPIC,
-    USER_PROPERTY,
-    Properties,
-    encode_property_bytes,
-)
+from starlingmq.wire.named_properties import encoded_pairs
 
 QUERY_ID: Final = "sql.streaming.queryId"  # properties that Spark sets for the tasks of a streaming query ...
 BATCH_ID: Final = "streaming.sql.batchId"  # ... and of its batch
@@ -63,12 +54,6 @@ WANTED: Final[dict[str, tuple[type[DataType], ...]]] = {
     "expiry": NUMBERS,
 }
 PASSED_OVER: Final = ("client_id", "timestamp", "node", "offset")  # columns of the source that the broker assigns again
-NAMES: Final = {
-    "mqtt.payload_format": PAYLOAD_FORMAT_INDICATOR,
-    "mqtt.content_type": CONTENT_TYPE,
-    "mqtt.response_topic": RESPONSE_TOPIC,
-    "mqtt.correlation_data": CORRELATION_DATA,
-}
 
 
 class RowError(Exception):
@@ -112,31 +97,10 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 def properties_of(pairs: list[dict[str, str | None]] | None, expiry: int | None) -> bytes:
     """Encode the column ``properties``, in the form of the source, and ``expiry`` in seconds. Raises RowError."""
-    found: Properties = {}
-    users: list[tuple[str, str]] = []
-    for pair in pairs or ():
-        name, value = pair["name"], pair["value"]
-        if name is None or value is None:
-            missing = "name" if name is None else "value"
-            raise RowError(f"property {value if name is None else name!r} has no {missing}: it is null")
-        identifier = NAMES.get(name)
-        if identifier is None:
-            users.append((name, value))
-            continue
-        try:
-            if identifier == CORRELATION_DATA:
-                found[identifier] = bytes.fromhex(value)
-            elif identifier == PAYLOAD_FORMAT_INDICATOR:
-                found[identifier] = 1 if value == "1" else 0
-            else:
-                found[identifier] = value
-        except ValueError:
-            raise RowError(f"property {name} is {value!r}, but must be hexadecimal") from None
-    if users:
-        found[USER_PROPERTY] = users
-    if expiry is not None:
-        found[MESSAGE_EXPIRY_INTERVAL] = min(max(expiry, 0), 0xFFFFFFFF)
-    return encode_property_bytes(found)
+    try:
+        return encoded_pairs([(pair["name"], pair["value"]) for pair in pairs or ()], expiry)
+    except ValueError as error:
+        raise RowError(str(error)) from None
 
 
 def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message]:
