@@ -31,7 +31,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
-# What the disk of this machine has free decides about no test: commands that tests start raise no alarm about it.
+# The free room of this machine's disk decides about no test: commands that tests start raise no alarm about it.
 os.environ["STARLINGMQ_ALARMS__DISK_FREE"] = "0"
 
 BOTH_WAYS: Final = ("core", "wire")

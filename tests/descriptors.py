@@ -28,10 +28,10 @@ def open_descriptors() -> set[str]:
 
 
 def left_open(before: set[str], under: Path | None = None) -> set[str]:
-    """What is open, was not ``before`` and stays so; with ``under``, files of that directory only.
+    """The descriptors that are open, were not ``before`` and stay so; with ``under``, files of that directory only.
 
     Threads of earlier tests may open and close something at any moment (a client that connects again, a database that
-    compacts): what is closed again within some seconds is not left open.
+    compacts): if it is closed again within some seconds, it is not left open.
     """
     until = monotonic() + SECONDS * slowness()
     while left := {each for each in open_descriptors() - before if under is None or f" {under}" in each}:

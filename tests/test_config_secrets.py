@@ -63,11 +63,13 @@ TEXTS: Final = dict(texts(inspect.type_info(Config)))
 MARKED: Final = {path: mark for path, mark in TEXTS.items() if mark}
 URL: Final = f"http://user-{CANARY}:password-{CANARY}@127.0.0.1:1/path?query={CANARY}#fragment-{CANARY}"
 BRIDGE: Final = {"name": "b", "servers": ["mqtt://127.0.0.1"], "topics": [{"filter": "a/#"}]}
+RULE: Final = {"name": "r", "source": {"topics": ["a/#"]}, "sink": {"format": "http", "url": "http://127.0.0.1"}}
 NEEDED: Final[dict[str, Any]] = {
     "listeners[].tls": {"cert": "cert.pem"},
     "listeners[]": {"url": "mqtts://127.0.0.1:0"},
     "bridges[]": BRIDGE,
     "links[]": BRIDGE,
+    "rules[]": RULE,
 }
 
 

@@ -24,7 +24,7 @@ RANKS: Final = (
     ("cluster",),
     ("storage", "net", "auth", "hooks", "log", "client"),
     ("jetstream",),
-    ("bridges",),
+    ("bridges", "rules"),
     ("admin", "api", "otel", "migrate"),
     ("bulk",),
     ("spark",),

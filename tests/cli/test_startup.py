@@ -69,7 +69,7 @@ except AttributeError:
 def environment() -> dict[str, str]:
     """That of a user: without coverage, which loads a hundred modules of its own, and without settings of tests.
 
-    What the machine's disk has free decides about no test all the same.
+    The free room of the machine's disk decides about no test all the same.
     """
     left_out = ("STARLINGMQ_", "_STARLINGMQ", "COVERAGE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}

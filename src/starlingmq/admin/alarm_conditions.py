@@ -43,8 +43,8 @@ from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import inflight, queued
 from starlingmq.auth.access_control import DENIED
 from starlingmq.config.alarms_section import AlarmsConfig
-from starlingmq.config.links_section import carried
 from starlingmq.config.section_types import format_size
+from starlingmq.config.settings import carried
 from starlingmq.core.context.ready import NAME_SHOWN, PUBLISH_REFUSED, Notice, Refusal
 from starlingmq.core.reports.session_totals import SessionTotals
 from starlingmq.log import NAME_MAX
@@ -258,7 +258,7 @@ class Conditions:
         bridges = self._local_node.bridges()
         if bridges is not None:
             config = self._local_node.config()
-            yield from self._link_conditions.look(bridges.views(), carried(config.bridges, config.links), monotonic())
+            yield from self._link_conditions.look(bridges.views(), carried(config), monotonic())
 
     def _disk(self) -> Iterator[Condition]:
         directory, share = self._local_node.config().node.data_dir, self._settings().disk_free

@@ -157,7 +157,7 @@ class Bridge:
         self._task = asyncio.ensure_future(self._run())
 
     @property
-    def kind(self) -> Literal["bridge", "link"]:
+    def kind(self) -> Literal["bridge", "link", "rule"]:
         return "link" if isinstance(self.config, LinkConfig) else "bridge"
 
     @property

@@ -16,8 +16,9 @@ from starlingmq.bridges.bridge import LOOK_SECONDS, Bridge, MqttBridge
 from starlingmq.bridges.bridge_relay import BridgeCounts
 from starlingmq.bridges.link_view import LinkView
 from starlingmq.config.bridges_section import BridgeConfig, speaks_kafka, speaks_nats
-from starlingmq.config.links_section import LinkLane, carried
-from starlingmq.config.settings import Config
+from starlingmq.config.links_section import LinkLane
+from starlingmq.config.rules_section import RuleLane
+from starlingmq.config.settings import Config, carried
 from starlingmq.core.messages.link_marks import is_link, name_of
 from starlingmq.core.publish.bridges import bounds_of, holding_of, session_of, site_of
 from starlingmq.core.session.session import BRIDGE_PREFIX
@@ -39,6 +40,10 @@ def carrier(bridge: str, nodes: Iterable[int], lane: int = 1) -> int:
 
 def _kind(config: BridgeConfig) -> type[Bridge]:
     """Kinds that are not configured are not loaded."""
+    if isinstance(config, RuleLane):
+        from starlingmq.rules.rule_bridge import RuleBridge
+
+        return RuleBridge
     if speaks_nats(config):
         from starlingmq.bridges.nats_bridge import NatsBridge
 
@@ -67,7 +72,7 @@ class BridgeSet:
         """Start the bridges of these settings, and end others; one whose settings have not changed goes on."""
         site = site_of(config)
         self._driver.state.ctx.bridge(site, bounds_of(config), holding_of(config))
-        wanted = {each.name: each for each in carried(config.bridges, config.links)}
+        wanted = {each.name: each for each in carried(config)}
         for name, bridge in list(self._bridges.items()):
             if wanted.get(name) != bridge.config:
                 del self._bridges[name]

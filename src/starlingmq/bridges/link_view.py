@@ -14,7 +14,8 @@ class LinkView(Struct, frozen=True):
 
     name: str
     kind: Annotated[
-        Literal["bridge", "link"], Meta(description="bridge: to a broker of any kind; link: to another StarlingMQ.")
+        Literal["bridge", "link", "rule"],
+        Meta(description="bridge: to a broker of any kind; link: to another StarlingMQ; rule: to the sink of a rule."),
     ]
     state: Annotated[
         LinkState,

@@ -11,6 +11,7 @@ import msgspec
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.config.api_section import NO_LOGIN_YET, guarded
 from starlingmq.config.auth_section import methods_of
+from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config, has_logins, refuse_open_listeners, serves_http
 from starlingmq.config.tracing_section import tracing_headers
 from starlingmq.hooks import Hooks
@@ -33,7 +34,22 @@ def check_start(config: Config) -> list[str]:
         from starlingmq.net.bulk_process import check_bulk
 
         check_bulk(config)
-    return _check_auth(_without_new_file(config))
+    return [*_check_rules(config), *_check_auth(_without_new_file(config))]
+
+
+def _check_rules(config: Config) -> list[str]:
+    """Messages wait for a rule that cannot run."""
+    if not config.rules:
+        return []
+    from starlingmq.rules.rule_file import CheckedRule
+
+    warnings = []
+    for rule in config.rules:
+        try:
+            CheckedRule(rule)
+        except ConfigError as error:
+            warnings.append(str(error))
+    return warnings
 
 
 def _check_auth(config: Config) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, structs
@@ -70,8 +69,3 @@ def lanes_of(link: LinkConfig) -> list[LinkLane]:
     if link.lanes == 1:
         return [LinkLane(**fields)]
     return [LinkLane(**fields | {"name": f"{link.name}.{at}", "number": at}) for at in range(1, link.lanes + 1)]
-
-
-def carried(bridges: Iterable[BridgeConfig], links: Iterable[LinkConfig]) -> list[BridgeConfig]:
-    """The bridges, and the lanes of all links: each has a session."""
-    return [*bridges, *(lane for link in links for lane in lanes_of(link))]

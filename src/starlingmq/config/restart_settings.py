@@ -21,6 +21,7 @@ LIVE: Final = (
     "streams.define",
     "bridges",
     "links",
+    "rules",
     "tracing",
     "alarms",
     "node.shutdown_timeout",

@@ -27,7 +27,7 @@ from starlingmq.config.bridges_section import BridgeConfig, check_bridges
 from starlingmq.config.cluster_section import ClusterConfig, check_cluster, refuse_open_cluster
 from starlingmq.config.groups_section import QueueGroupsConfig
 from starlingmq.config.limits_section import LimitsConfig
-from starlingmq.config.links_section import LinkConfig, check_links
+from starlingmq.config.links_section import LinkConfig, check_links, lanes_of
 from starlingmq.config.listeners_section import (
     DEFAULT_LISTENER,
     NATS_SCHEMES,
@@ -38,6 +38,7 @@ from starlingmq.config.listeners_section import (
 from starlingmq.config.mqtt_section import MqttConfig
 from starlingmq.config.nats_section import NatsConfig, check_nats
 from starlingmq.config.networks import is_local
+from starlingmq.config.rules_section import RuleConfig, check_rules, lane_of
 from starlingmq.config.secret_masking import masked_setting, without_login
 from starlingmq.config.section_types import ConfigError, Duration, Section
 from starlingmq.config.storage_section import StorageConfig, check_storage
@@ -157,6 +158,10 @@ class Config(Section, frozen=True):
         tuple[LinkConfig, ...],
         Meta(description="Other sites of StarlingMQ that messages are exchanged with, each exactly once."),
     ] = ()
+    rules: Annotated[
+        tuple[RuleConfig, ...],
+        Meta(description="Rules: SQL over messages as they arrive, and a sink for its rows."),
+    ] = ()
     tracing: Annotated[TracingConfig, Meta(description="OpenTelemetry tracing of messages.")] = TracingConfig()
     alarms: Annotated[AlarmsConfig, Meta(description="Thresholds of alarms, and the address that is told.")] = (
         AlarmsConfig()
@@ -213,6 +218,11 @@ def _start(override: str) -> str:
     return key if key == override else f"{key}..."
 
 
+def carried(config: Config) -> list[BridgeConfig]:
+    """The bridges, the lanes of all links, and the rules: each has a session."""
+    return [*config.bridges, *(lane for link in config.links for lane in lanes_of(link)), *map(lane_of, config.rules)]
+
+
 def from_tree(tree: Tree) -> Config:
     """The configuration from plain dictionaries and lists, as YAML gives them. Raises ConfigError with one line."""
     return checked(build(Config, _with_sections(tree)))
@@ -233,6 +243,7 @@ def checked(config: Config) -> Config:
     check_streams(config.streams, config.node.data_dir)
     check_bridges(config.bridges)
     check_links(config.links, config.bridges)
+    check_rules(config.rules)
     if config.links and config.mqtt.max_qos != 2:
         raise ConfigError("mqtt.max_qos: links need QoS 2; set 2, or use bridges")
     if config.cluster.enabled and any(bridge.follow.database for bridge in config.bridges):

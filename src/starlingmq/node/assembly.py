@@ -78,6 +78,7 @@ class Sections(TypedDict, total=False):
     streams: Mapping[str, Any]
     bridges: Iterable[Mapping[str, Any]]
     links: Iterable[Mapping[str, Any]]
+    rules: Iterable[Mapping[str, Any]]
     tracing: Mapping[str, Any]
     alarms: Mapping[str, Any]
 
@@ -274,7 +275,7 @@ class Broker:
     def _use_bridges(self, config: Config) -> None:
         """Carry messages to other brokers and back as these settings say."""
         if self._bridges is None:
-            if not config.bridges and not config.links:
+            if not config.bridges and not config.links and not config.rules:
                 return
             from starlingmq.bridges.bridge_set import BridgeSet
 

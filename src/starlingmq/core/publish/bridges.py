@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.config.bridges_section import BridgeConfig
-from starlingmq.config.links_section import LinkLane, carried
-from starlingmq.config.settings import Config
+from starlingmq.config.links_section import LinkLane
+from starlingmq.config.settings import Config, carried
 from starlingmq.core.messages.link_marks import NEAR_LINK, lane_suffix, name_of
 from starlingmq.core.session.session import BRIDGE_PREFIX, Client
 from starlingmq.wire.digests import blake2b
@@ -82,10 +82,10 @@ def session_of(bridge: BridgeConfig) -> str:
 
 def holding_of(config: Config) -> set[str]:
     """The client ids of those that hold publishers back."""
-    return {session_of(each) for each in carried(config.bridges, config.links) if each.hold_publishers}
+    return {session_of(each) for each in carried(config) if each.hold_publishers}
 
 
 def bounds_of(config: Config) -> dict[str, tuple[int, int]]:
     """By client id of each bridge and lane of a link: messages and bytes that may wait."""
-    every = carried(config.bridges, config.links)
+    every = carried(config)
     return {session_of(each): (each.max_mqueue_len, each.queue_bytes) for each in every}

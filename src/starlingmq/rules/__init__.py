@@ -1,0 +1,1 @@
+"""Rules: SQL over messages as they arrive, done by the broker itself."""
