@@ -43,6 +43,7 @@ carries many messages.
 MODULES: Final = {
     "bridges/bridge_relay.py": "runs for each message of a bridge",
     "bridges/far_line.py": "reads and writes the far connection of a bridge",
+    "bridges/kafka_state.py": "runs for each message of a bridge to Kafka, and of a rule",
     "bridges/nats_relay.py": "runs for each message of a bridge",
     "bridges/passed_requests.py": "runs for each request of a bridge",
     "bridges/site_mark.py": "runs for each message of a bridge",
@@ -113,6 +114,7 @@ MODULES: Final = {
     "cluster/wills/will_settlement.py": FOR_EACH_SESSION,
     "cluster/wills/will_states.py": FOR_EACH_SESSION,
     "cluster/wills/will_table.py": FOR_EACH_SESSION,
+    "rules/rule_flow.py": "runs for each message of a rule",
     "net/broker_clock.py": "is read in each turn of the event loop",
     "net/client_output.py": "runs for each write to a client",
     "net/client_owner.py": "a compiled class inherits from it",

@@ -185,6 +185,7 @@ def test_each_row_is_stored_once_and_in_order_over_all_crashes(first: int) -> No
         FlowWorld(seed).run()
 
 
+@pytest.mark.interpreted_only("compiled classes take no subclass")
 @pytest.mark.parametrize(
     "mistake",
     [Forgets, OneRowTooMany, OneRowTooFew, ForgetsThoseBefore, RemembersForGood, BelievesTheId, AcknowledgesEarly],

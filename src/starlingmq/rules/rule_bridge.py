@@ -123,7 +123,7 @@ class RuleBridge(SessionBridge):
         packet = decode_publish(first, data, start, end, V5)
         message = Arrived(
             packet.packet_id,
-            self._offset_of(packet.packet_id),
+            offset_of(near, packet.packet_id),
             packet.qos,
             packet.topic,
             packet.payload,
@@ -132,18 +132,10 @@ class RuleBridge(SessionBridge):
         )
         if packet.dup:
             self.counts.again += 1
-        flow = self._flow
-        if flow is None:
+        if self._flow is None:
             self._early.append(message)
-            return
-        self._take(message)
-        self._push()
-        self._hold(near, flow.full())
-
-    def _offset_of(self, packet_id: int) -> int:
-        session = self.session
-        entry = None if session is None or session.window is None else session.window.entries.get(packet_id)
-        return -1 if entry is None or entry.message is None else entry.message.offset
+        else:
+            self._take(message)
 
     def _take(self, message: Arrived) -> None:
         """Make the rows of a message, except those that are stored."""
@@ -220,13 +212,12 @@ class RuleBridge(SessionBridge):
             self._send(due)
         else:
             self._end(f"this broker takes no message now: {explain(packet.reason, packet.properties)}")
-            return
-        self._push()
-        if self._near is not None:
-            self._hold(self._near, flow.full())
 
     def set_reading(self) -> None:
+        """Also after all packets that have come at once."""
         self._push()
+        if self._flow is not None and self._near is not None:
+            self._hold(self._near, self._flow.full())
 
     # The target
 
@@ -243,5 +234,11 @@ class RuleBridge(SessionBridge):
         self.counts.messages_out += rows - len(refused)
         for _ in range(rows):
             self._send(flow.stored(work))
-        self._push()
-        self._hold(near, flow.full())
+        self.set_reading()
+
+
+def offset_of(near: NearHandle, packet_id: int) -> int:
+    """Where this message of the session is in the journal; -1: not there, or of QoS 0."""
+    window = None if near.client is None or near.client.session is None else near.client.session.window
+    entry = None if window is None else window.entries.get(packet_id)
+    return -1 if entry is None or entry.message is None else entry.message.offset
