@@ -83,6 +83,13 @@ def test_what_only_spark_has_is_refused(expression: str) -> None:
         "select i from rows limit 1",
         "select i from rows order by i",
         "select i from rows a join rows b on a.i = b.i",
+        "select i from rows right join d on d.k = s",
+        "select i from rows join d on d.k = s or d.k = t",
+        "select i from rows join d on d.k = n",
+        "select i from rows join d on d.none = s",
+        "select i from rows join d using (k)",
+        "select i from rows cross join d",
+        "select i from rows, d",
         "select i from (select i from rows)",
         "select i from rows union all select i from rows",
         "with a as (select i from rows) select i from a",
@@ -98,9 +105,20 @@ def test_what_only_spark_has_is_refused(expression: str) -> None:
         "(" * 5000,
     ],
 )
-def test_other_queries_are_refused(sql: str) -> None:
+def test_other_queries_are_refused(tmp_path: Path, sql: str) -> None:
+    (tmp_path / "d.csv").write_text("k,v\na,1\n")
     with pytest.raises(RuleError, match=r"^steps\[0\]\.sql"):
-        program_of(sql)
+        program_of(sql, tables=[{"name": "d", "path": str(tmp_path / "d.csv")}])
+
+
+def test_a_lookup_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "d.csv"
+    with pytest.raises(RuleError, match="cannot be read: No such file"):
+        program_of("select i from rows", tables=[{"name": "d", "path": str(file)}])
+    for text, told in (("", "is empty: its first line has the names"), ("a,b\n1,2\n3\n", "line 3 of .* has 1 values")):
+        file.write_text(text)
+        with pytest.raises(RuleError, match=told):
+            program_of("select i from rows", tables=[{"name": "d", "path": str(file)}])
 
 
 def test_the_page_lists_the_functions_of_the_engine() -> None:

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import pytest
 
+import nats
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.client import Client, ConnectFailed
 from tests.bridges.real import starlingmq
 from tests.few import few
@@ -59,21 +61,28 @@ async def publish(url: str, numbers: range) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("source", ["in/#", "$stream/s@earliest/in/#"])
 @pytest.mark.parametrize("rounds", few([4, 50], 4))
-async def test_each_row_comes_once_over_kills_of_the_broker(tmp_path: Path, rounds: int) -> None:
+async def test_each_row_comes_once_over_kills_of_the_broker(tmp_path: Path, rounds: int, source: str) -> None:
     directory = tmp_path / "n1"
     directory.mkdir()
-    rule = {"name": "r", "source": {"topics": ["in/#"]}, "decode": DECODE, "steps": [{"sql": SQL}], "max_inflight": 20}
-    source = random.Random(rounds)
+    rule = {"name": "r", "source": {"topics": [source]}, "decode": DECODE, "steps": [{"sql": SQL}], "max_inflight": 20}
+    chance = random.Random(rounds)
     came: list[str] = []
     ready = asyncio.Event()
-    async with starlingmq(directory, {"rules": [rule], "mqtt": {"max_mqueue_len": 0}}) as near:
+    near = starlingmq(directory, {"rules": [rule], "mqtt": {"max_mqueue_len": 0}})
+    (port,) = free_ports(1)
+    settings = directory / "starlingmq.yaml"
+    settings.write_text(settings.read_text().replace("listeners:\n", f"listeners:\n- nats://127.0.0.1:{port}\n"))
+    async with near:
+        async with await nats.connect(f"nats://127.0.0.1:{port}") as client:
+            await client.jetstream().add_stream(name="s", subjects=["in.>"])
         reader = asyncio.ensure_future(read(near.url, came, ready))
         await ready.wait()
         for number in range(rounds):
             writer = asyncio.ensure_future(publish(near.url, range(number * EACH, (number + 1) * EACH)))
             before = len(came)
-            wanted = source.randrange(EACH * ROWS)
+            wanted = chance.randrange(EACH * ROWS)
             async with within(SECONDS):
                 while len(came) < before + wanted:
                     assert not reader.done()

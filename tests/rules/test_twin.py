@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -278,6 +279,10 @@ def test_an_expression_has_the_value_that_spark_gives_it(
 def test_queries_have_the_rows_that_spark_gives_them(
     spark: SparkSession, decoded: DataFrame, messages: list[bytes], steps: str | list[str]
 ) -> None:
+    compare_rows(spark, messages, steps)
+
+
+def compare_rows(spark: SparkSession, messages: list[bytes], steps: str | Sequence[str]) -> None:
     here, failed = rows_here(program_of(steps), messages)
     assert here and failed == []
     for at, sql in enumerate([steps] if isinstance(steps, str) else steps):
@@ -286,3 +291,38 @@ def test_queries_have_the_rows_that_spark_gives_them(
     found = [tuple(plain(each) for each in row) for row in there.collect()]
     assert len(here) == len(found)
     assert [(one, other) for one, other in zip(here, found, strict=True) if not same(one, other)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.long(kept="tests/rules/test_twin.py::test_queries_have_the_rows_that_spark_gives_them")
+def test_a_million_messages_have_the_same_rows_in_both_engines(spark: SparkSession) -> None:
+    for seed in range(100, 120):
+        messages = payloads(50_000, seed)
+        rows = frame(spark, messages).cache()
+        rows.createOrReplaceTempView("rows")
+        for steps in (*QUERIES, *STEPS):
+            compare_rows(spark, messages, steps)
+        rows.unpersist()
+
+
+JOINS = [
+    "select i, n, d.hall, d.note from rows join d on d.key = s",
+    "select i, coalesce(d.hall, 'none') as hall from rows left join d on s = d.key",
+    "select i, x.hall, y.key from rows r join d x on x.key = r.s left join d y on y.hall = x.hall and y.key = r.t",
+    "select i, d.* from rows left join d on d.key = string(n) where d.hall is null or n > 1",
+]
+TABLE = 'key,hall,note\na,A,"one, two"\n12,B,\n1,C,x\na,D,again\n,E,no key\nx/y/z,A,\n7,A,\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sql", JOINS)
+def test_joins_with_a_lookup_table_have_the_rows_that_spark_gives_them(
+    spark: SparkSession, decoded: DataFrame, messages: list[bytes], tmp_path: Path, sql: str
+) -> None:
+    file = tmp_path / "d.csv"
+    file.write_text(TABLE)
+    here, failed = rows_here(program_of(sql, tables=[{"name": "d", "path": str(file)}]), messages)
+    spark.read.option("header", True).csv(str(file)).createOrReplaceTempView("d")
+    found = [tuple(plain(each) for each in row) for row in spark.sql(sql).collect()]
+    assert failed == [] and len(here) == len(found) > 100
+    assert sorted(here, key=str) == sorted(found, key=str)

@@ -107,10 +107,10 @@ def payloads(count: int, seed: int) -> list[bytes]:
     return [payload(source, number) for number in range(count)]
 
 
-def program_of(sql: str | Sequence[str], schema: str = SCHEMA) -> RuleProgram:
+def program_of(sql: str | Sequence[str], schema: str = SCHEMA, tables: Sequence[dict[str, str]] = ()) -> RuleProgram:
     steps = [{"sql": sql}] if isinstance(sql, str) else [{"sql": each, "name": f"s{at}"} for at, each in enumerate(sql)]
     tree = {"name": "twin", "source": {"topics": ["#"]}, "decode": {"format": "json", "schema": schema}, "steps": steps}
-    return RuleProgram(build(RuleConfig, tree))
+    return RuleProgram(build(RuleConfig, tree | {"tables": list(tables)}))
 
 
 def rows_here(

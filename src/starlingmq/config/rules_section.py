@@ -45,6 +45,11 @@ class RuleStep(Section, frozen=True):
     name: Annotated[str, Meta(pattern=TABLE, description="Name of the result in the following steps.")] = "result"
 
 
+class RuleTable(Section, frozen=True):
+    name: Annotated[str, Meta(pattern=TABLE, description="Name of the table in SQL.")]
+    path: Annotated[str, Meta(min_length=1, description="CSV file, with the names of its columns in the first line.")]
+
+
 class RuleSink(Section, frozen=True):
     format: Annotated[
         Literal["topic", "http"],
@@ -77,6 +82,10 @@ class RuleConfig(Section, frozen=True):
     ]
     source: Annotated[RuleSource, Meta(description="The messages that it reads.")]
     decode: Annotated[RuleDecode, Meta(description="Decoding of payloads into columns.")] = RuleDecode()
+    tables: Annotated[
+        tuple[RuleTable, ...],
+        Meta(description="Lookup tables, to join with by the value of columns. They are read when the rule starts."),
+    ] = ()
     steps: Annotated[
         tuple[RuleStep, ...],
         Meta(description="Queries in order; without any, messages are written as they are."),
@@ -134,10 +143,12 @@ def check_rule(rule: RuleConfig, path: str = "") -> None:
     if (rule.decode.format == "raw") == bool(rule.decode.schema):
         raise ConfigError(f"{path}decode.schema: required for json, and not allowed for raw")
     taken = {ROWS}
-    for number, step in enumerate(rule.steps):
-        if step.name in taken:
-            raise ConfigError(f"{path}steps[{number}].name: {step.name} is used twice; rename one of them")
-        taken.add(step.name)
+    named = [(f"tables[{number}]", table.name) for number, table in enumerate(rule.tables)]
+    named += [(f"steps[{number}]", step.name) for number, step in enumerate(rule.steps)]
+    for where, name in named:
+        if name in taken:
+            raise ConfigError(f"{path}{where}.name: {name} is used twice; rename one of them")
+        taken.add(name)
     _check_sink(rule.sink, f"{path}sink")
     letters = rule.dead_letter
     if letters is not None and ("+" in letters.topic or "#" in letters.topic or letters.topic.startswith("$")):

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from starlingmq.config.rules_section import ROWS, RuleConfig
+from starlingmq.config.rules_section import ROWS, RuleConfig, RuleTable
 from starlingmq.core.topics.topics import valid_topic
 from starlingmq.rules import sql_functions as _operators  # noqa: F401 - fills sql_compiler.HANDLERS
-from starlingmq.rules.sql_compiler import Function, QueryColumn, SqlError, Value, parse, run_query, schema_of
+from starlingmq.rules.sql_compiler import (
+    Function,
+    LookupTable,
+    QueryColumn,
+    SqlError,
+    Value,
+    parse,
+    run_query,
+    schema_of,
+)
 from starlingmq.rules.sql_types import BINARY, BOOLEAN, STRING, VOID, SqlType, array_of, bounds, struct_of
 from starlingmq.rules.sql_values import RowFailed, json_writer
 from starlingmq.wire.named_properties import encoded_pairs, named_pairs
@@ -64,10 +75,11 @@ class RuleProgram:
         if twice:
             raise RuleError(f"decode.schema: {', '.join(twice)} is a column of the message, or there twice; rename it")
         tables = {ROWS: columns}
+        lookups = {table.name.lower(): read_table(table, f"tables[{at}]") for at, table in enumerate(rule.tables)}
         last = columns
         for number, step in enumerate(rule.steps):
             try:
-                last = run_query(parse(step.sql), tables, function)
+                last = run_query(parse(step.sql), tables, lookups, function)
             except SqlError as error:
                 place = f", line {error.line}, column {error.column}" if error.line else ""
                 raise RuleError(f"steps[{number}].sql{place}: {error}") from None
@@ -88,6 +100,24 @@ class RuleProgram:
                 raise RowFailed(f"the payload does not fit decode.schema: {error}") from None
         pairs = named_pairs(properties) if self._wants_pairs and properties else []
         return self._run(topic.decode(), payload, qos, retain, pairs, decoded, now)
+
+
+def read_table(table: RuleTable, path: str) -> LookupTable:
+    """The rows of a CSV file, of which the first line has the names. Raises RuleError."""
+    try:
+        with Path(table.path).open(encoding="utf-8", newline="") as file:
+            names, *lines = [*csv.reader(file)] or [[]]
+    except (OSError, ValueError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RuleError(f"{path}.path: {table.path} cannot be read: {reason}") from None
+    if not names:
+        raise RuleError(f"{path}.path: {table.path} is empty: its first line has the names of its columns")
+    for number, line in enumerate(lines, 2):
+        if line and len(line) != len(names):
+            raise RuleError(
+                f"{path}.path: line {number} of {table.path} has {len(line)} values for {len(names)} columns"
+            )
+    return LookupTable(tuple(names), [tuple(value or None for value in line) for line in lines if line])
 
 
 def _argument(name: str, type: SqlType) -> QueryColumn:

@@ -67,7 +67,7 @@ class RuleBridge(SessionBridge):
 
     async def _greet(self) -> None:
         """Compile the rule, and look which messages the session will send again."""
-        if self._program is None:
+        if self._program is None or self.rule.tables:  # which may have changed
             await asyncio.to_thread(self._compile)
         if self.rule.sink.format == "http":
             target = await asyncio.to_thread(import_module, "starlingmq.rules.http_target")

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.rules import sql_values
-from starlingmq.rules.sql_types import DECIMAL, DOUBLE, INT, PLAIN, SqlType, array_of, common, struct_of
+from starlingmq.rules.sql_types import DECIMAL, DOUBLE, INT, PLAIN, STRING, SqlType, array_of, common, struct_of
 
 try:
     import sqlglot
@@ -70,6 +70,22 @@ class QueryColumn(Struct, frozen=True):
     type: SqlType
     value: Callable[[], Value]
     table: str = ""
+
+
+class LookupTable(Struct, frozen=True):
+    """Rows of texts, or null, that do not change while the function lives."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str | None, ...]]
+
+    def index(self, places: Sequence[int]) -> dict[tuple[str | None, ...], list[tuple[str | None, ...]]]:
+        """The rows by their values in these columns; null equals nothing."""
+        found: dict[tuple[str | None, ...], list[tuple[str | None, ...]]] = {}
+        for row in self.rows:
+            key = tuple(row[at] for at in places)
+            if None not in key:
+                found.setdefault(key, []).append(row)
+        return found
 
 
 def no_engine(missing: str, node: exp.Expr | None = None) -> SqlError:
@@ -186,13 +202,15 @@ def parse(sql: str) -> exp.Select:
     return query
 
 
-CLAUSES: Final = {"group": "GROUP BY", "joins": "JOIN", "order": "ORDER BY", "with_": "WITH", "distinct": "DISTINCT"}
+CLAUSES: Final = {"group": "GROUP BY", "order": "ORDER BY", "with_": "WITH", "distinct": "DISTINCT"}
 
 
-def run_query(query: exp.Select, tables: dict[str, list[QueryColumn]], function: Function) -> list[QueryColumn]:
+def run_query(
+    query: exp.Select, tables: dict[str, list[QueryColumn]], lookups: dict[str, LookupTable], function: Function
+) -> list[QueryColumn]:
     """Write a query over a table, and return its columns. Raises SqlError."""
     for name, clause in query.args.items():
-        if clause and name not in ("expressions", "from_", "laterals", "where"):
+        if clause and name not in ("expressions", "from_", "joins", "laterals", "where"):
             raise no_engine(
                 CLAUSES.get(name, name.strip("_").upper()), clause if isinstance(clause, exp.Expr) else query
             )
@@ -208,6 +226,8 @@ def run_query(query: exp.Select, tables: dict[str, list[QueryColumn]], function:
     alias = (table.alias or table.name).lower()
     columns = [QueryColumn(each.name, each.type, each.value, alias) for each in tables[name]]
     compiler = Expressions(columns, function)
+    for join in query.args.get("joins") or ():
+        compiler.columns += compiler.joined(join, lookups)
     for lateral in query.args.get("laterals") or ():
         compiler.columns += compiler.exploded(lateral)
     where = query.args.get("where")
@@ -255,6 +275,41 @@ class Expressions:
             raise no_engine("decimal: write 1.5D", node)
         return [QueryColumn(name, type, lambda: self.function.once(key, lambda: self.value(inner)))]
 
+    def joined(self, join: exp.Join, lookups: dict[str, LookupTable]) -> list[QueryColumn]:
+        """The columns of a lookup table, in a loop over the rows that have the key."""
+        table, side, on = join.this, join.side, join.args.get("on")
+        if not isinstance(table, exp.Table) or table.name.lower() not in lookups or table.db:
+            raise no_engine(f"JOIN with {table.sql(dialect='spark')}, only with one of tables", join)
+        if side not in ("", "LEFT") or join.kind not in ("", "INNER", "OUTER") or join.args.get("using") or on is None:
+            raise no_engine("JOIN that is no JOIN or LEFT JOIN with ON", join)
+        lookup, alias = lookups[table.name.lower()], (table.alias or table.name).lower()
+        keys: list[Value] = []
+        places: list[int] = []
+        for equal in on.flatten() if isinstance(on, exp.And) else [on]:
+            at, value = self._key(equal.unnest(), lookup, alias)
+            places.append(at)
+            keys.append(value)
+        index = self.function.constant(lookup.index(places))
+        none = self.function.constant([(None,) * len(lookup.columns)] if side == "LEFT" else [])
+        row = self.function.variable("None")
+        self.function.loop(f"for {row} in {index}.get(({''.join(f'{key.code}, ' for key in keys)}), {none}):")
+        return [
+            QueryColumn(name, STRING, lambda at=at: Value(self.function.variable(f"{row}[{at}]"), STRING), alias)  # type: ignore[misc]
+            for at, name in enumerate(lookup.columns)
+        ]
+
+    def _key(self, equal: exp.Expr, lookup: LookupTable, alias: str) -> tuple[int, Value]:
+        """Of ``column of the table = expression``: the place of the column, and the value."""
+        if isinstance(equal, exp.EQ):
+            names = [name.lower() for name in lookup.columns]
+            for mine, other in ((equal.left, equal.right), (equal.right, equal.left)):
+                if isinstance(mine, exp.Column) and mine.table.lower() == alias and mine.name.lower() in names:
+                    value = self.value(other)
+                    if value.type.kind not in ("string", "void"):
+                        raise wrong(f"{other.sql(dialect='spark')} is {value.type}: cast it to string", equal)
+                    return names.index(mine.name.lower()), value
+        raise no_engine(f"JOIN whose ON is more than {alias}.COLUMN = a value, and the like with AND", equal)
+
     def exploded(self, lateral: exp.Lateral) -> list[QueryColumn]:
         call, alias = lateral.this, lateral.args.get("alias")
         if not isinstance(call, (exp.Explode, exp.Posexplode)) or not lateral.args.get("view"):
@@ -283,11 +338,11 @@ class Expressions:
     def column(self, node: exp.Column) -> Value:
         parts = [part.name for part in node.parts]
         names = [part.lower() for part in parts]
-        found = [each for each in self.columns if each.name.lower() == names[0]]
-        rest = parts[1:]
-        if not found and len(parts) > 1:
-            found = [each for each in self.columns if (each.table, each.name.lower()) == (names[0], names[1])]
-            rest = parts[2:]
+        found = [each for each in self.columns if [each.table, each.name.lower()] == names[:2]]
+        rest = parts[2:]
+        if not found:
+            found = [each for each in self.columns if each.name.lower() == names[0]]
+            rest = parts[1:]
         if not found:
             known = ", ".join(each.name for each in self.columns)
             raise wrong(f"there is no column {'.'.join(parts)}; there is {known}", node)

@@ -231,7 +231,8 @@ def extreme(compiler: Expressions, node: exp.Expr) -> Value:
     for each in found[1:]:
         plain = f"{each.code} {sign[0]} {result}"
         better = f"values.order({each.code}, {result}) {sign}" if type == DOUBLE else plain
-        written.write(f"if {each.code} is not None and ({result} is None or {better}): {result} = {each.code}")
+        there = f"{each.code} is not None and " if each.nullable else ""
+        written.write(f"if {there}({result} is None or {better}): {result} = {each.code}")
     return Value(result, type, all(each.nullable for each in found))
 
 
