@@ -38,6 +38,7 @@ HARMLESS: Final = {
     "bridges[].tls.key": "the path of a file",
     "links[].tls.key": "the path of a file",
     "nats.nkeys[]": "public keys",
+    "rules[].sink.key[]": "names of columns",
 }
 
 

@@ -14,6 +14,7 @@ from starlingmq.config.streams_section import NAME_PATTERN
 
 ROWS: Final = "rows"  # the table that the first step reads
 TABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,63}(?!\n)$"
+OF_POSTGRESQL: Final = ("url", "table", "key", "user", "password_file")
 TOPIC_OPTIONS: Final = ("topic", "qos", "retain", "deleteRetained")
 
 
@@ -52,17 +53,30 @@ class RuleTable(Section, frozen=True):
 
 class RuleSink(Section, frozen=True):
     format: Annotated[
-        Literal["topic", "http"],
-        Meta(description="topic: rows become messages of this broker; http: rows are POSTed to a URL, as JSON."),
+        Literal["topic", "http", "postgresql"],
+        Meta(
+            description="topic: rows become messages of this broker; http: rows are POSTed to a URL, as JSON; "
+            "postgresql: rows of a table."
+        ),
     ] = "topic"
-    url: Annotated[str, Meta(description="With http: where to send to.", extra=SECRET_URL)] = ""
+    url: Annotated[
+        str,
+        Meta(description="With http and postgresql: where to, such as postgresql://host/database.", extra=SECRET_URL),
+    ] = ""
+    table: Annotated[str, Meta(description="With postgresql: the table, or SCHEMA.TABLE, with the columns.")] = ""
+    key: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="With postgresql: columns of a unique index; a row takes the place of one with the same values."
+        ),
+    ] = ()
+    user: Annotated[str, Meta(description="With postgresql: the user.")] = ""
+    password_file: Annotated[str, Meta(description="With postgresql: file with the password of the user.")] = ""
     token_file: Annotated[
         str, Meta(description="With http: file with a token, sent as Authorization: Bearer TOKEN. Empty: none.")
     ] = ""
-    batch: Annotated[
-        int, Meta(ge=1, le=10_000, description="With http: rows of a request, at most; a request is a JSON array.")
-    ] = 100
-    timeout: Annotated[PositiveDuration, Meta(description="With http: longest wait for an answer.")] = 30.0
+    batch: Annotated[int, Meta(ge=1, le=10_000, description="Rows of a request or a transaction, at most.")] = 100
+    timeout: Annotated[PositiveDuration, Meta(description="Longest wait for an answer of the target.")] = 30.0
     options: Annotated[
         dict[str, str],
         Meta(description="With topic: topic, qos and retain of rows without these columns; deleteRetained."),
@@ -156,25 +170,33 @@ def check_rule(rule: RuleConfig, path: str = "") -> None:
 
 
 def _check_sink(sink: RuleSink, path: str) -> None:
+    used = {"topic": ("options",), "http": ("url", "token_file"), "postgresql": OF_POSTGRESQL}[sink.format]
+    for name in ("options", "token_file", *OF_POSTGRESQL):
+        if getattr(sink, name) and name not in used:
+            raise ConfigError(f"{path}.{name}: has no meaning for {sink.format}; remove it")
     if sink.format == "topic":
-        if sink.url or sink.token_file:
-            raise ConfigError(f"{path}.url, token_file: only with http")
-        for name, value in sink.options.items():
-            if name not in TOPIC_OPTIONS:
-                raise ConfigError(f"{path}.options.{name}: unknown; there are {', '.join(TOPIC_OPTIONS)}")
-            if name == "qos" and value not in ("0", "1", "2"):
-                raise ConfigError(f"{path}.options.qos: must be 0, 1 or 2, in quotes")
-            if name in ("retain", "deleteRetained") and value not in ("true", "false"):
-                raise ConfigError(f"{path}.options.{name}: must be true or false, in quotes")
+        _check_options(sink.options, path)
         return
-    if sink.options:
-        raise ConfigError(f"{path}.options: only with topic")
+    schemes = ("http", "https") if sink.format == "http" else ("postgresql", "postgres")
     try:
         parts = urlsplit(sink.url)
-        wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or bool(parts.fragment)
+        wrong = parts.scheme not in schemes or not parts.hostname or parts.port == 0 or bool(parts.fragment)
     except ValueError:
         wrong = True
     if wrong:
-        raise ConfigError(f"{path}.url: expected a URL such as https://host/path")
+        raise ConfigError(f"{path}.url: expected a URL such as {schemes[-1]}://host/path")
     if parts.username is not None:
-        raise ConfigError(f"{path}.url: a login in a URL would be shown; use token_file")
+        login = "token_file" if sink.format == "http" else "user and password_file"
+        raise ConfigError(f"{path}.url: a login in a URL would be shown; use {login}")
+    if sink.format == "postgresql" and not sink.table:
+        raise ConfigError(f"{path}.table: required for postgresql")
+
+
+def _check_options(options: dict[str, str], path: str) -> None:
+    for name, value in options.items():
+        if name not in TOPIC_OPTIONS:
+            raise ConfigError(f"{path}.options.{name}: unknown; there are {', '.join(TOPIC_OPTIONS)}")
+        if name == "qos" and value not in ("0", "1", "2"):
+            raise ConfigError(f"{path}.options.qos: must be 0, 1 or 2, in quotes")
+        if name in ("retain", "deleteRetained") and value not in ("true", "false"):
+            raise ConfigError(f"{path}.options.{name}: must be true or false, in quotes")

@@ -26,8 +26,8 @@ from starlingmq.wire.packets import Ack
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, encode_property_bytes
 
 if TYPE_CHECKING:
-    from starlingmq.rules.http_target import HttpTarget
-    from starlingmq.rules.program import JsonRows, RuleProgram, TopicRows
+    from starlingmq.rules.program import RuleProgram, TopicRows
+    from starlingmq.rules.rule_target import RuleTarget
 
 log = logging.getLogger("starlingmq")
 
@@ -48,12 +48,12 @@ class RuleBridge(SessionBridge):
         self.rule = config.rule
         self._program: RuleProgram | None = None
         self._topic_rows: TopicRows | None = None
-        self._json_rows: JsonRows | None = None
-        self._target: HttpTarget | None = None
+        self._item: Callable[[tuple[Any, ...]], Any] = tuple  # of a row, for the target
+        self._target: RuleTarget | None = None
         self._flow: RuleFlow | None = None
         self._early: list[Arrived] = []  # before it runs
         self._told_at = -LOG_SECONDS  # when a failure was logged
-        self._server = self.rule.sink.url if self.rule.sink.format == "http" else "this broker"
+        self._server = self.rule.sink.url or "this broker"
 
     @property
     def kind(self) -> Literal["bridge", "link", "rule"]:
@@ -69,9 +69,8 @@ class RuleBridge(SessionBridge):
         """Compile the rule, and look which messages the session will send again."""
         if self._program is None or self.rule.tables:  # which may have changed
             await asyncio.to_thread(self._compile)
-        if self.rule.sink.format == "http":
-            target = await asyncio.to_thread(import_module, "starlingmq.rules.http_target")
-            self._target = target.HttpTarget(self.rule.sink, self._delivered, self._end)
+        if self.rule.sink.format != "topic":
+            self._target = await asyncio.to_thread(self._new_target)
             await self._target.begin()
         self._early = []
         session = self.session
@@ -90,9 +89,21 @@ class RuleBridge(SessionBridge):
         made = program.RuleProgram(self.rule)
         if self.rule.sink.format == "topic":
             self._topic_rows = program.TopicRows(self.rule, made)
-        else:
-            self._json_rows = program.JsonRows(made)
+        elif self.rule.sink.format == "http":
+            self._item = program.JsonRows(made).text
         self._program = made
+
+    def _new_target(self) -> RuleTarget:
+        """In a thread: kinds that are not configured are not loaded. Raises ImportError."""
+        sink, told = self.rule.sink, (self._delivered, self._end)
+        target: RuleTarget
+        if sink.format == "http":
+            target = import_module("starlingmq.rules.http_target").HttpTarget(sink, *told)
+        else:
+            assert self._program is not None
+            module = import_module("starlingmq.rules.postgresql_target")
+            target = module.PostgresqlTarget(sink, self._program.columns, *told)
+        return target
 
     def _runs(self) -> None:
         super()._runs()
@@ -146,7 +157,7 @@ class RuleBridge(SessionBridge):
             self._send(flow.out.done(flow.take(message, 0).sent))
             return
         publications: list[Publication] = []
-        texts: list[str] = []
+        items: list[Any] = []
         try:
             now = int(self._driver.clock() * 1_000_000)
             rows = program.rows(message.topic, message.payload, message.qos, message.retain, message.properties, now)
@@ -154,18 +165,18 @@ class RuleBridge(SessionBridge):
                 raise ValueError(f"it has {len(rows)} rows, and may have {ROWS_MAX} at most")
             if self._topic_rows is not None:
                 publications = [self._fitting(self._topic_rows.message(row), flow.largest) for row in rows]
-            elif self._json_rows is not None:
-                texts = [self._json_rows.text(row) for row in rows]
+            else:
+                items = [self._item(row) for row in rows]
         except ValueError as error:
-            publications, texts = self._failed(message, str(error)), []
+            publications, items = self._failed(message, str(error)), []
         left = publications[stored:]
-        work = flow.take(message, len(left) + len(texts))
-        if not left and not texts:
+        work = flow.take(message, len(left) + len(items))
+        if not left and not items:
             self._send(flow.out.done(work.sent))
         for row, publication in enumerate(left, stored):
             flow.publish(work, message, row, publication)
-        if texts and self._target is not None:
-            self._target.offer(work, message, texts)
+        if items and self._target is not None:
+            self._target.offer(work, message, items)
 
     def _fitting(self, publication: Publication, most: int) -> Publication:
         size = len(publication[0]) + len(publication[1]) + len(publication[4]) + HEAD
@@ -221,19 +232,18 @@ class RuleBridge(SessionBridge):
 
     # The target
 
-    def _delivered(self, work: Work, rows: int, refused: list[tuple[Arrived, str]]) -> None:
-        """The target has so many rows of a message, or refuses them for good."""
-        flow, near = self._flow, self._near
-        if flow is None or near is None:
+    def _delivered(self, work: Work, refused: list[tuple[Arrived, str]]) -> None:
+        """The target has stored a row of a message, or refuses it for good."""
+        flow = self._flow
+        if flow is None or self._near is None:
             return
         for message, reason in refused:
             letters = self._failed(message, reason)
             work.left += len(letters)
             for letter in letters:
                 flow.publish(work, message, 0, letter)
-        self.counts.messages_out += rows - len(refused)
-        for _ in range(rows):
-            self._send(flow.stored(work))
+        self.counts.messages_out += not refused
+        self._send(flow.stored(work))
         self.set_reading()
 
 
