@@ -144,3 +144,32 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     code, _, errors = run("rule", "validate", str(tmp_path / "none.yaml"))
     assert code == 2 and "none.yaml: cannot be read" in errors
     assert issubclass(ConfigError, Exception)
+
+
+PIPELINE = """
+name: hot
+source: {servers: ["127.0.0.1:7884"], stream: telemetry, token_file: /etc/starlingmq/token}
+decode: {format: json, schema: "id string, value double"}
+tables: [{name: d, format: csv, path: TABLE, options: {header: "true"}}]
+steps:
+  - {name: warm, sql: "SELECT id, value, hall FROM rows JOIN d ON d.name = id WHERE value > 30"}
+  - {name: result, sql: "SELECT hall, round(value, 1) AS v FROM warm"}
+sink: {format: parquet, path: /data/hot}
+dead_letter: {path: /data/hot.dead, format: json}
+trigger: {every: 10s}
+checkpoint: /data/hot.checkpoint
+"""
+
+
+def test_a_pipeline_file_is_tried_without_spark_if_the_engine_has_its_sql(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("name,hall\na,A\nb,B\n")
+    file = written(tmp_path, PIPELINE.replace("TABLE", str(tmp_path / "d.csv")))
+    told = f"{file}: the broker's engine can run the steps of pipeline hot: hall string, v double\n"
+    assert run("rule", "validate", file) == (0, told.encode(), "")
+    code, output, errors = run(
+        "rule", "test", file, "-m", '{"id": "b", "value": 70.26}', "-m", '{"id": "c", "value": 70}'
+    )
+    assert (code, output, errors) == (0, b'{"hall":"B","v":70.3}\n', "")
+    for old, new in (("trigger:", "watermark: {delay: 10m}\ntrigger:"), ("round(value, 1)", "max(value)")):
+        code, _, errors = run("rule", "validate", written(tmp_path, Path(file).read_text().replace(old, new)))
+        assert code == 2 and "Spark has it: starlingmq pipeline" in errors

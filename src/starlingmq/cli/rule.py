@@ -16,7 +16,7 @@ from starlingmq.rules.rule_file import CheckedRule, read_rules
 from starlingmq.rules.sql_values import RowFailed
 
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="File with one rule, or settings with a section rules.")
+    Path, typer.Argument(metavar="FILE", help="File with one rule, settings with a section rules, or a pipeline file.")
 ]
 
 app = typer.Typer(help="Check rules, and try them on messages.", no_args_is_help=True)
@@ -24,7 +24,8 @@ app = typer.Typer(help="Check rules, and try them on messages.", no_args_is_help
 
 @app.command()
 def validate(file: FileArgument, json_: JsonOption = False) -> None:
-    """Check rules: their settings, their SQL, and whether their sinks take the columns."""
+    """Check rules: their settings, their SQL, and whether their sinks take the columns. Of a pipeline file: whether the
+    broker could do what Spark does with it."""
     checked = [CheckedRule(rule) for rule in read_rules(file)]
     if json_:
         columns = {each.rule.name: {name: str(type) for name, type in each.program.columns} for each in checked}

@@ -49,6 +49,10 @@ class RuleStep(Section, frozen=True):
 class RuleTable(Section, frozen=True):
     name: Annotated[str, Meta(pattern=TABLE, description="Name of the table in SQL.")]
     path: Annotated[str, Meta(min_length=1, description="CSV file, with the names of its columns in the first line.")]
+    format: Annotated[Literal["csv"], Meta(description="Format of the file.")] = "csv"
+    options: Annotated[
+        dict[str, Literal["true"]], Meta(description="As in pipeline files: header, which is true in any case.")
+    ] = field(default_factory=dict)
 
 
 class RuleSink(Section, frozen=True):
@@ -163,6 +167,9 @@ def check_rule(rule: RuleConfig, path: str = "") -> None:
         if name in taken:
             raise ConfigError(f"{path}{where}.name: {name} is used twice; rename one of them")
         taken.add(name)
+    for number, table in enumerate(rule.tables):
+        if set(table.options) - {"header"}:
+            raise ConfigError(f"{path}tables[{number}].options: there is header only")
     _check_sink(rule.sink, f"{path}sink")
     letters = rule.dead_letter
     if letters is not None and ("+" in letters.topic or "#" in letters.topic or letters.topic.startswith("$")):

@@ -280,7 +280,7 @@ class Expressions:
         table, side, on = join.this, join.side, join.args.get("on")
         if not isinstance(table, exp.Table) or table.name.lower() not in lookups or table.db:
             raise no_engine(f"JOIN with {table.sql(dialect='spark')}, only with one of tables", join)
-        if side not in ("", "LEFT") or join.kind not in ("", "INNER", "OUTER") or join.args.get("using") or on is None:
+        if side not in ("", "LEFT") or join.kind not in ("", "INNER", "OUTER") or on is None:
             raise no_engine("JOIN that is no JOIN or LEFT JOIN with ON", join)
         lookup, alias = lookups[table.name.lower()], (table.alias or table.name).lower()
         keys: list[Value] = []
