@@ -6,7 +6,6 @@ One handler for each kind of expression: it writes the operands, checks their ty
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import Final
 
 from sqlglot import exp
@@ -271,8 +270,10 @@ def compared(one: Value, sign: str, other: Value) -> str:
 @handles(exp.NullSafeEQ)
 def same(compiler: Expressions, node: exp.NullSafeEQ) -> Value:
     one, other = comparable(compiler, [node.left, node.right], node)
-    equal = compared(one, "==", other)
-    code = f"{equal} if {one.code} is not None and {other.code} is not None else {one.code} is {other.code}"
+    nulls = [f"{each.code} is None" for each in (one, other) if each.nullable]
+    code = compared(one, "==", other)
+    if nulls:
+        code = f"{' and '.join(nulls) if len(nulls) == 2 else False} if {' or '.join(nulls)} else {code}"
     return Value(compiler.function.variable(code), BOOLEAN, False)
 
 
@@ -305,8 +306,7 @@ def negation(compiler: Expressions, node: exp.Not) -> Value:
 def is_(compiler: Expressions, node: exp.Is) -> Value:
     wanted = node.expression
     if isinstance(wanted, exp.Null):
-        value = compiler.value(node.this)
-        return Value(compiler.function.variable(f"{value.code} is None"), BOOLEAN, False)
+        return missing(compiler, node.this, True)
     if not isinstance(wanted, exp.Boolean):
         raise no_engine(node.sql(dialect="spark"), node)
     value = condition(compiler, node.this)
@@ -315,9 +315,15 @@ def is_(compiler: Expressions, node: exp.Is) -> Value:
 
 @handles("isnull", "isnotnull")
 def is_null(compiler: Expressions, node: exp.Anonymous) -> Value:
-    (value,) = [compiler.value(each) for each in node.expressions]
-    sign = "is" if node.name.lower() == "isnull" else "is not"
-    return Value(compiler.function.variable(f"{value.code} {sign} None"), BOOLEAN, False)
+    return missing(compiler, node.expressions[0], node.name.lower() == "isnull")
+
+
+def missing(compiler: Expressions, node: exp.Expr, wanted: bool) -> Value:
+    """Whether the value is null, if that is ``wanted``; else whether it is not."""
+    value = compiler.value(node)
+    if not value.nullable:
+        return Value(repr(not wanted), BOOLEAN, False)
+    return Value(compiler.function.variable(f"{value.code} {'is' if wanted else 'is not'} None"), BOOLEAN, False)
 
 
 @handles(exp.Between)
@@ -455,7 +461,7 @@ def cast(compiler: Expressions, node: exp.Cast) -> Value:
         return compiler.strict([value], target, code)
     written = compiler.function
     result = written.variable("None")
-    with written.block(f"if {value.code} is not None:"):
+    with written.block(f"if {value.code} is not None:" if value.nullable else "if True:"):
         written.write(f"try: {result} = {code}")
         written.write("except RowFailed: pass")
     return Value(result, target)
@@ -620,8 +626,7 @@ def like(compiler: Expressions, node: exp.Like) -> Value:
 @handles(exp.ToBase64)
 def base64(compiler: Expressions, node: exp.ToBase64) -> Value:
     value = of(compiler, node.this, BINARY)
-    encode = compiler.function.constant(b64encode)
-    return compiler.strict([value], STRING, f"{encode}({value.code}).decode()")
+    return compiler.strict([value], STRING, f"values.base64_text({value.code})")
 
 
 @handles(exp.Hex)

@@ -27,8 +27,10 @@ DOUBLE_TEXT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[
 WORDS: Final = {"inf": math.inf, "infinity": math.inf, "nan": math.nan}
 TRUE: Final = frozenset(("t", "true", "y", "yes", "1"))
 FALSE: Final = frozenset(("f", "false", "n", "no", "0"))
-SPACES: Final = "".join(map(chr, (*range(0x21), 0x7F)))
-"""Around the text of a number: UTF8String.trimAll of Spark takes off white space and control characters."""
+BLANKS: Final = "".join(map(chr, range(0x21)))
+"""Around the text of a double, as Java's String.trim takes them off."""
+SPACES: Final = BLANKS + "\x7f"
+"""Around that of an integer or boolean, as UTF8String.trimAll of Spark does."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN: Final = 60
 ROUND_MAX: Final = 400  # decimals, beyond which rounding changes no double or gives 0
@@ -129,7 +131,7 @@ def integer_of_text(text: str, type: SqlType) -> int:
 
 
 def double_of_text(text: str) -> float:
-    trimmed = text.strip(SPACES)
+    trimmed = text.strip(BLANKS)
     if DOUBLE_TEXT.fullmatch(trimmed) is not None:
         return float(trimmed.rstrip("dDfF"))
     sign, word = (-1.0, trimmed[1:]) if trimmed.startswith("-") else (1.0, trimmed.removeprefix("+"))
@@ -210,8 +212,9 @@ def substring(text: Any, start: int, length: int) -> Any:
     return text[max(0, begin) : max(0, end)] if length > 0 else text[:0]
 
 
-def split(text: str, separator: str) -> list[str]:
-    return text.split(separator)
+def base64_text(data: bytes) -> str:
+    """In lines of 76 characters, as Spark writes it."""
+    return base64.encodebytes(data).decode().removesuffix("\n").replace("\n", "\r\n")
 
 
 def split_part(text: str, separator: str, number: int) -> str:
