@@ -68,7 +68,7 @@ def test_a_copy_goes_on_after_a_start_however_its_functions_are_written(destinat
         copier = Sourcing(settings, target.stream, {})
         copier.attach(origin.stream)
         assert copier.fill(10, 1.0)
-        target.stream.gave_back([(1, 1)])
+        target.stream.released()
         target.turn()
         target.restart()
     found = [each for each in target.log.messages if each is not None]

@@ -67,11 +67,9 @@ class World:
             case 9:
                 self.crash()
             case 10 if self.chance.random() < 0.2:
-                stream = self.target.stream
-                stream.gave_back([(1, 1)])  # it may give back any time
                 self.store_target()
                 self.note()
-                self.forget_record()
+                self.forget_record(self.target.stream.released())  # it may give back any time
 
     def store_origin(self) -> None:
         stored = self.origin.stream.end()
@@ -103,9 +101,10 @@ class World:
     def note(self) -> None:
         self.written += self.target.log.messages[len(self.written) :]
 
-    def forget_record(self) -> None:
+    def forget_record(self, released: int) -> None:
         """Of a message that was removed: the log gives its room back."""
-        removed = [at for at, _ in enumerate(self.target.log.messages, 1) if not self.target.stream.index.has(at)]
+        stored = self.target.log.messages[:released]
+        removed = [at for at, _ in enumerate(stored, 1) if not self.target.stream.index.has(at)]
         if removed and self.kind == SOURCE:
             self.target.log.messages[removed[-1] - 1] = None
 
@@ -200,8 +199,13 @@ def _at_once(sound: object, self: SequencedStream, seq: int) -> bool:
     return False
 
 
-def _own_place(sound: Callable[..., bool], self: SequencedStream, gaps: object) -> None:
-    pass
+def _own_place(sound: object, self: SequencedStream) -> int:
+    return self.index.last
+
+
+def _before_it_is_told(sound: Callable[..., int], self: SequencedStream) -> int:
+    sound(self)
+    return self.index.last
 
 
 MISTAKES: dict[str, tuple[Callable[[], Plant], str]] = {
@@ -215,7 +219,8 @@ MISTAKES: dict[str, tuple[Callable[[], Plant], str]] = {
     "a mirror without gaps": (partial(around, SequencedStream, "take_mirrored", _without_gaps), MIRROR),
     "a mirror without wide gaps": (partial(around, SequencedStream, "_go_on_at", _without_a_wide_gap), MIRROR),
     "a wide gap before its log is written": (partial(around, SequencedStream, "is_behind", _at_once), MIRROR),
-    "the place goes with its message": (partial(around, SequencedStream, "gave_back", _own_place), SOURCE),
+    "the place goes with its message": (partial(around, SequencedStream, "released", _own_place), SOURCE),
+    "the place goes before it is told": (partial(around, SequencedStream, "released", _before_it_is_told), SOURCE),
 }
 
 

@@ -144,6 +144,7 @@ class SequencedStream(Stream):
     restoring: bool  # its settings are not known yet
     sourcings: list[StreamWatcher]  # they copy other streams into this one (core.streams.sourcing)
     places: dict[bytes, tuple[int, bytes]]  # by source: of its last message the sequence here, and that in the origin
+    _told_places: dict[bytes, tuple[int, bytes]]  # as the store has them
     to_republish: list[tuple[int, int, Message]]  # once it is stored: sequence, the one before it of its topic, message
     seen: int  # sequences up to here have been shown to watchers
     ends_at: float  # when the hub looks for messages that have ended; 0.0: not planned
@@ -193,6 +194,7 @@ class SequencedStream(Stream):
         self.restoring = False
         self.sourcings = []
         self.places = {}
+        self._told_places = {}
         self.to_republish = []
         self.seen = first - 1
         self.ends_at = 0.0
@@ -697,9 +699,18 @@ class SequencedStream(Stream):
             for number in [each for each in self._told if first <= each << SHIFT and (each << SHIFT | MASK) <= last]:
                 drop_fact(self.ctx, REMOVED_FACT + b"%d/%d" % (self.number, number))
                 del self._told[number]
-        if self.places:  # messages that had them may be among those
-            lines = [b"%d %b %b" % (seq, place, index) for index, (seq, place) in self.places.items()]
-            put_fact(self.ctx, PLACES_FACT + b"%d" % self.number, b"\n".join(lines))
+
+    def released(self) -> int:
+        """Up to which sequence the log may drop messages: those that have places, once the store has them, too. It is
+        told of others now."""
+        told = self._told_places
+        lacks = [place[0] for index, place in self.places.items() if told.get(index) != place]
+        if not lacks:
+            return self.index.last
+        self._told_places = dict(self.places)
+        lines = [b"%d %b %b" % (seq, place, index) for index, (seq, place) in self.places.items()]
+        put_fact(self.ctx, PLACES_FACT + b"%d" % self.number, b"\n".join(lines))
+        return min(lacks) - 1
 
     def forget(self) -> None:
         """The stream is deleted: the store forgets what it has of it."""

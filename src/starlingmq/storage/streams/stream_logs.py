@@ -142,7 +142,17 @@ class StreamLog:
         if seconds and now - begun > seconds / FILES_MIN:
             self.journal.roll()
         cutoff = self.cutoff(now)
-        sparse = self._sparse(now)
+        sparse: list[tuple[int, int]] = []
+        stream = self.stream
+        if isinstance(stream, SequencedStream):
+            looks = now >= self._sparse_at
+            if looks:
+                self._sparse_at = now + SPARSE_SECONDS
+                stream.gave_back([(one.next + 1, two.first) for one, two in pairwise(files) if one.next < two.first])
+            if looks or any(file.first < file.next <= cutoff for file in files):
+                released = stream.released()
+                cutoff = min(cutoff, released)
+                sparse = self._sparse(stream, released) if looks else []
         if cutoff <= self.journal.first and not sparse:
             return None
 
@@ -152,21 +162,17 @@ class StreamLog:
 
         return work
 
-    def _sparse(self, now: float) -> list[tuple[int, int]]:
+    def _sparse(self, stream: SequencedStream, released: int) -> list[tuple[int, int]]:
         """First offset, and number of messages, of the files that have at most half of those that they had. One that
         loses its first messages will go as a whole."""
-        stream = self.stream
-        if not isinstance(stream, SequencedStream) or now < self._sparse_at:
-            return []
-        self._sparse_at = now + SPARSE_SECONDS
         files = [file for file in self.journal.segments() if isinstance(file, SegmentInfo)]
-        stream.gave_back([(one.next + 1, other.first) for one, other in pairwise(files) if one.next < other.first])
         self._live = {file.first: self._live.get(file.first, file.next - file.first) for file in files}
         found = []
         for file in files:
             live = stream.index.live_between(file.first + 1, file.next)
             goes = file.first + 1 < stream.index.first <= file.next
-            if not file.grows and not goes and live * 2 <= self._live[file.first] > 0:
+            few = live * 2 <= self._live[file.first] > 0
+            if few and not file.grows and not goes and file.next <= released:
                 found.append((file.first, live))
         return found
 
