@@ -10,6 +10,7 @@ import pytest
 from tests.cluster.stream_disk import DiskFleet
 from tests.cluster.stream_fleet import JetStreamPeer
 from tests.cluster.test_streams_across_nodes import seen_by_all
+from tests.core.streams.test_sequenced_stream import Log
 from tests.few import drawn, few
 from tests.planting import FAILURES, around, first_to_find
 
@@ -157,6 +158,58 @@ def test_a_copy_without_room_goes_on_when_it_has_some() -> None:
     assert copied(fleet, "sources") == expected(fleet)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_start_beyond_the_end_is_waited_for(kind: str) -> None:
+    """Also after the request has been made again."""
+    fleet = DiskFleet(3)
+    home, other = origin(fleet, 5)
+    other.make("COPY", **config_of(kind, opt_start_seq=10, opt_start_time="2000-01-01T00:00:00Z"))
+    fleet.advance(AGAIN_SECONDS + 2.0)
+    for number in range(6, 15):
+        home.peer.pub("s.a", b"%d" % number)
+    fleet.advance(AGAIN_SECONDS + 2.0)
+    assert copied(fleet, kind) == expected(fleet, first=10) and len(copied(fleet, kind)) == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_answer_that_comes_again_repeats_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound, first = FarSources.told, list[ReadTold]()
+
+    def doubling(self: FarSources, told: ReadTold) -> bool:
+        if told.message is None and told.after == 0:
+            first.append(told)
+        goes_on = sound(self, told)
+        return sound(self, first[0]) if told.sequence == 3 else goes_on
+
+    monkeypatch.setattr(FarSources, "told", doubling)
+    fleet = DiskFleet(3)
+    _, other = origin(fleet, 5)
+    other.make("COPY", **config_of(kind))
+    fleet.advance(SECONDS)
+    assert copied(fleet, kind) == expected(fleet) and len(first) == 1
+
+
+def test_a_disk_that_fails_under_a_wide_gap_costs_no_frame_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = DiskFleet(3)
+    home, other = origin(fleet, 2)
+    other.make("COPY", **config_of("mirror"))
+    fleet.advance(2.0)
+    home.api("STREAM.PURGE.S", {"seq": (far := 2 * GAP_MAX)})
+    fleet.advance(2.0)
+    sound, tries = Log.go_on_at, list[int]()
+
+    def failing(self: Log, seq: int) -> None:
+        tries.append(seq)
+        if len(tries) < 3:
+            raise OSError("no space left")
+        sound(self, seq)
+
+    monkeypatch.setattr(Log, "go_on_at", failing)
+    home.peer.pub("s.a", b"far")
+    fleet.advance(5.0)
+    assert copied(fleet, "mirror") == [(1, b"1"), (2, b"2"), (far, b"far")] and tries == [far] * 3
+
+
 def run(seed: int, kind: str) -> None:
     """Connections are cut, and nodes killed, while messages come and go."""
     chance = random.Random(seed)
@@ -215,7 +268,7 @@ def _never_again(sound: Any, self: FarSources, sourcing: Any, far: Any) -> None:
 def _whatever_it_follows(sound: Any, self: FarSources, told: ReadTold) -> bool:
     source = self.by_number[told.reader]
     if told.number == source.asked and told.message is not None:
-        told.after = source.next
+        told.after = source.follows
     return bool(sound(self, told))
 
 

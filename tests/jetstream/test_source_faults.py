@@ -363,3 +363,17 @@ def test_a_stream_that_begins_wakes_no_copies_of_others() -> None:
     world.advance(0.1)
     world.stream("OTHER", policy_of("o", duplicate_window=0.0))
     assert not world.state.jetstream.copying.active
+
+
+def test_a_start_by_sequence_comes_before_one_by_time() -> None:
+    """As at nats-server."""
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    for number in range(1, 6):
+        put(origin, b"%d" % number)
+    settings = source("A", opt_start_seq=4, opt_start_time="2000-01-01T00:00:00Z")
+    policy = policy_of(sources=[settings], duplicate_window=0.0)
+    policy.subjects = []
+    copy = world.stream("COPY", policy)
+    world.advance(1.0)
+    assert payloads(copy) == [b"4", b"5"]

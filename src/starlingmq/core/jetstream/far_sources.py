@@ -7,7 +7,9 @@
     to the copy <--------ReadTold, one by one--------- until there are as many as asked for
 
 The law is that of core.jetstream.far_readers: ``ReadTold`` says what it follows, so each frame may be lost, doubled or
-late. The position is what the copy has; a request goes on after it, and is made again after ``AGAIN_SECONDS``.
+late. The position is what the copy has; a request goes on after it, and is made again after ``AGAIN_SECONDS``. Only the
+first answer to a request may say where it begins. Until a message, or what is left out, follows, there is no position:
+a start may be beyond the end of the origin.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class FarSource:
     ident: bytes  # of the origin that ``next`` is about; b"": of any
     home: int
     asked: int
+    follows: int  # the position that the next answer follows
+    begun: bool  # the open request has been answered
     left: int
     heard_at: float
 
@@ -44,6 +48,8 @@ class FarSource:
         self.next, self.ident = sourcing.place()
         self.home = 0
         self.asked = 0
+        self.follows = 0
+        self.begun = False
         self.left = 0
         self.heard_at = 0.0
 
@@ -70,7 +76,9 @@ class FarSources:
         if source.left != 0 and now < source.heard_at + AGAIN_SECONDS and far.home_of(settings.name) == source.home:
             return
         source.asked += 1
+        source.follows, source.begun = source.next, False
         source.heard_at = now
+        from_seq = settings.start_seq != 0 or settings.start_time == 0.0
         read = FarRead(
             source.number,
             source.asked,
@@ -78,7 +86,7 @@ class FarSources:
             settings.filters[0] if len(settings.filters) == 1 else b"",
             False,
             source.next,
-            Start(TIMESTAMP, 0, settings.start_time) if settings.start_time else Start(OFFSET, settings.start_seq),
+            Start(OFFSET, settings.start_seq) if from_seq else Start(TIMESTAMP, 0, settings.start_time),
             COUNT,
             OCTETS,
         )
@@ -102,13 +110,16 @@ class FarSources:
             return source.left != 0
         begins = told.after == 0 and told.message is None
         sourcing = source.sourcing
+        fits = not source.begun if begins else told.after == source.follows
         if source.ident and ident(told.made) != source.ident:  # it was deleted, and made again
-            source.next, source.ident = 0, b""
+            source.next, source.ident, source.left = 0, b"", 0
             sourcing.wake()
-        elif (begins or told.after == source.next) and self._take(source, told):
+        elif fits and self._take(source, told):
             source.heard_at = self.ctx.now
             source.left = told.left
-            source.next = told.next
+            source.follows, source.begun = told.next, True
+            if not begins or source.next != 0:
+                source.next = told.next
             if not sourcing.settings.mirror:
                 source.ident = ident(told.made)
             if source.left == 0:
@@ -128,4 +139,7 @@ class FarSources:
             return False
         sourcing.heard_at = self.ctx.now
         message = Message(message.topic, message.payload, 0, False, message.properties, 0.0, "", told.published)
-        return sourcing.give(message, seq, ident(told.made), self.ctx.now)
+        try:
+            return sourcing.give(message, seq, ident(told.made), self.ctx.now)
+        except OSError:  # the disk, where a mirror has a wide gap
+            return False

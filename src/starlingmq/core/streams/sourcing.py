@@ -72,7 +72,9 @@ class Sourcing(StreamWatcher):
             # Not beyond its end: a crash may have taken more of the origin than of its copy.
             self.next = min(self.next, origin.index.last + 1)
         elif origin_ident or self.next == 0:
-            self.next = origin.index.since(settings.start_time) if settings.start_time else max(settings.start_seq, 1)
+            self.next = max(settings.start_seq, 1)
+            if settings.start_time and not settings.start_seq:
+                self.next = origin.index.since(settings.start_time)
 
     def place(self) -> tuple[int, bytes]:
         """The sequence that follows those that the stream has, and of which origin; b"": of any. 0: it has none."""
