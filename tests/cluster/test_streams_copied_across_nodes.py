@@ -210,6 +210,26 @@ def test_a_disk_that_fails_under_a_wide_gap_costs_no_frame_of_others(monkeypatch
     assert copied(fleet, "mirror") == [(1, b"1"), (2, b"2"), (far, b"far")] and tries == [far] * 3
 
 
+def test_a_mirror_becomes_a_stream_of_its_own() -> None:
+    """As at nats-server since 2.12: when its origin is lost."""
+    fleet = DiskFleet(3)
+    home, other = origin(fleet, 5)
+    other.make("COPY", **config_of("mirror"))
+    fleet.advance(2.0)
+    assert "error" not in other.api("STREAM.UPDATE.COPY", {"name": "COPY", "subjects": ["c.>"], "storage": "file"})
+    fleet.advance(2.0)
+    home.peer.pub("s.a", b"no more")
+    assert home.ask("c.1", b"own")["seq"] == 6
+    fleet.advance(2.0)
+    fleet.kill("n2")
+    fleet.serve("n2")
+    fleet.advance(SECONDS)
+    assert home.ask("c.1", b"own")["seq"] == 7
+    fleet.advance(2.0)
+    assert [payload for _, payload in copied(fleet, "mirror")] == [b"1", b"2", b"3", b"4", b"5", b"own", b"own"]
+    assert "mirror" not in home.api("STREAM.INFO.COPY")
+
+
 def run(seed: int, kind: str) -> None:
     """Connections are cut, and nodes killed, while messages come and go."""
     chance = random.Random(seed)

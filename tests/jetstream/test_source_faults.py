@@ -12,13 +12,16 @@ from tests.jetstream.fake_hub import ApiAlone
 from tests.jetstream.test_api_rights import owned
 
 from starlingmq.core.jetstream.copying import TURN_BUDGET
+from starlingmq.core.jetstream.hub import Adviser
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.policies import DISCARD_NEW
-from starlingmq.core.streams.sequenced_stream import GAP_MAX, SequencedStream
+from starlingmq.core.streams.sequenced_stream import GAP_MAX, PLACES_MAX, SequencedStream
 from starlingmq.core.streams.source_settings import SourceSettings
 from starlingmq.core.streams.sourcing import Sourcing
+from starlingmq.core.streams.subject_transforms import Republishing
 from starlingmq.jetstream.api_requests import NotAllowedError
 from starlingmq.jetstream.stream_config import StreamSourceConfig, SubjectTransformConfig, source_settings
+from starlingmq.jetstream.transform_config import subject_transform
 from starlingmq.wire.nats_headers import carried, properties_of
 
 
@@ -37,9 +40,13 @@ def payloads(stream: SequencedStream) -> list[bytes]:
 
 
 def copying(world: Streaming, *names: str, **limits: Any) -> SequencedStream:
+    return copying_as(world, "COPY", *names, **limits)
+
+
+def copying_as(world: Streaming, own: str, *names: str, **limits: Any) -> SequencedStream:
     policy = policy_of(sources=[source(name) for name in names], duplicate_window=0.0, **limits)
     policy.subjects = []
-    return world.stream("COPY", policy)
+    return world.stream(own, policy)
 
 
 def test_messages_with_one_id_are_all_copied() -> None:
@@ -365,6 +372,74 @@ def test_a_stream_that_begins_wakes_no_copies_of_others() -> None:
     assert not world.state.jetstream.copying.active
 
 
+def mirroring(world: Streaming, **settings: Any) -> SequencedStream:
+    policy = policy_of(sources=[mirrored("A")], duplicate_window=0.0, **settings)
+    policy.subjects = []
+    return world.stream("M", policy)
+
+
+def test_a_mirror_without_room_waits_for_some() -> None:
+    """With ``discard: new`` it gives up none that it has."""
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    for number in range(1, 6):
+        put(origin, b"%d" % number)
+    mirror = mirroring(world, max_messages=3, discard=DISCARD_NEW)
+    world.advance(3.0)
+    assert payloads(mirror) == [b"1", b"2", b"3"]
+    mirror.remove(1)
+    world.advance(3.0)
+    assert payloads(mirror) == [b"2", b"3", b"4"] and mirror.index.last == 4
+
+
+class Timing(Adviser):
+    def timestamp(self, time: float) -> bytes:
+        return b"T"
+
+
+def test_a_mirror_renames_and_sends_again_as_others_do() -> None:
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    put(origin, b"1", topic=b"t/1")
+    kept = Republishing(b"M")
+    kept.transform = subject_transform("t.>", "u.>")
+    kept.republish = subject_transform("u.>", "again.>")
+    mirror = mirroring(world, republishing=kept)
+    again = world.stream("AGAIN", policy_of("again/#"))
+    world.state.jetstream.adviser = Timing()
+    world.advance(1.0)
+    assert list(mirror.index.topics) == [b"u/1"]
+    assert list(again.index.topics) == [b"again/1"] and payloads(again) == [b"1"]
+
+
+def test_a_mirror_that_takes_over_the_sources_of_its_origin_goes_on() -> None:
+    world = Streaming()
+    first, origin = world.stream("FIRST", policy_of("f")), copying_as(world, "A", "FIRST")
+    put(first, b"1")
+    put(first, b"2")
+    mirror = mirroring(world)
+    world.advance(1.0)
+    assert payloads(mirror) == payloads(origin) == [b"1", b"2"]
+    policy = policy_of(sources=[source("FIRST")], duplicate_window=0.0)
+    policy.subjects = []
+    world.state.jetstream.change(mirror, policy, b"{}")
+    put(first, b"3")
+    world.advance(1.0)
+    assert payloads(mirror) == [b"1", b"2", b"3"]
+
+
+def test_places_that_a_mirror_only_passes_on_are_bounded() -> None:
+    world = Streaming()
+    origin = world.stream("A", policy_of("a"))
+    for number in range(PLACES_MAX + 20):
+        put(origin, b"x", f"Nats-Stream-Source: F{number} 1 > > t 0a")
+    mirror = mirroring(world)
+    for _ in range(20):
+        world.advance(0.1)
+    assert mirror.index.last == origin.index.last
+    assert len(mirror.places) == PLACES_MAX and list(mirror.places)[-1] == b"F%d > >" % (PLACES_MAX + 19)
+
+
 def test_a_start_by_sequence_comes_before_one_by_time() -> None:
     """As at nats-server."""
     world = Streaming()
@@ -377,3 +452,15 @@ def test_a_start_by_sequence_comes_before_one_by_time() -> None:
     copy = world.stream("COPY", policy)
     world.advance(1.0)
     assert payloads(copy) == [b"4", b"5"]
+
+
+@pytest.mark.parametrize("kind", ["mirror", "sources"])
+def test_a_source_whose_place_has_no_room_in_a_header_is_refused(kind: str) -> None:
+    """Else it is made, and copies nothing."""
+    mappings = [{"src": f"a.{number}", "dest": "b" * 1000} for number in range(60)]
+    origin = {"name": "A", "subject_transforms": mappings}
+    found = ApiAlone().ask("STREAM.CREATE.C", {"name": "C", kind: origin if kind == "mirror" else [origin]})
+    if kind == "mirror":
+        assert "error" not in found
+    else:
+        assert "longer than" in found["error"]["description"]

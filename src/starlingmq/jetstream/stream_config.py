@@ -27,6 +27,7 @@ SUBJECTS_MAX: Final = 500
 """Of one stream. Pairs with a wildcard are compared, 75 ms at most; nats-server has no such limit."""
 SOURCES_MAX: Final = 200
 """Of one stream, and as many transforms, which are compared in pairs."""
+PLACE_MAX: Final = 32_768  # bytes of filters and destinations of a source: each message has them in a header
 DUPLICATE_WINDOW: Final = 120 * SECOND
 SHORTEST: Final = SECOND // 10
 RETENTIONS: Final = ("limits", "interest", "workqueue")
@@ -235,7 +236,7 @@ def check_stream(config: StreamRequest) -> None:
 
 def check_stream_update(old: SequencedStreamConfig, new: SequencedStreamConfig) -> None:
     """``new`` has been checked by itself."""
-    if old.mirror != new.mirror:
+    if new.mirror is not None and old.mirror != new.mirror:  # without one, it becomes a stream of its own
         raise e.ApiError(e.MIRROR_UPDATE)
     for is_wrong, words in UPDATES:
         if is_wrong(old, new):
@@ -312,9 +313,12 @@ def check_sources(config: SequencedStreamConfig) -> None:
     indexes = set()
     for source in config.sources:
         _check_source(source, 1)
-        if index_of(source) in indexes:
+        index = index_of(source)
+        if index in indexes:
             raise e.ApiError(e.SOURCE_DUPLICATE)
-        indexes.add(index_of(source))
+        if len(index.encode()) > PLACE_MAX:
+            raise invalid(f"the filters and destinations of source {source.name} are longer than {PLACE_MAX} bytes")
+        indexes.add(index)
 
 
 def _check_source(source: StreamSourceConfig, kind: int) -> None:

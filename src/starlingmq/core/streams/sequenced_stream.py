@@ -272,8 +272,15 @@ class SequencedStream(Stream):
         return self.log is not None and seq - self.index.last - 1 > GAP_MAX and self.log.stored() <= self.index.last
 
     def take_mirrored(self, message: Message, seq: int) -> bool:
-        """A message of the origin of a mirror, with its sequence there. Raises OSError."""
+        """A message of the origin of a mirror, with its sequence there. Returns False if there is no room for it now.
+        Raises OSError."""
         if self.policy.sealed or (self.log is not None and self.ctx.refusing):
+            return False
+        republishing = self.policy.republishing
+        if republishing is not None:
+            message = republishing.kept(message)
+        headers = publish_headers(message.properties) if message.properties else NO_HEADERS
+        if self._limit_of(message, headers) is not None:
             return False
         gap = seq - self.index.last - 1
         if gap > GAP_MAX:
@@ -281,8 +288,13 @@ class SequencedStream(Stream):
             gap = 0
         elif gap > 0:
             self.index.skip(seq - 1)
-        headers = publish_headers(message.properties) if message.properties else NO_HEADERS
+        if republishing is not None and republishing.republish is not None:
+            self.to_republish.append((seq, self._last_of(message.topic, b""), message))
+        self.sourcing = True  # the places are for sources that it gets when it is a mirror no more
         self._add(message, headers)
+        self.sourcing = False
+        if len(self.places) > PLACES_MAX:
+            del self.places[next(iter(self.places))]
         if self.log is not None:
             outgoing = Outgoing(message, 0, False, b"", None)
             outgoing.packet_id = gap
@@ -392,7 +404,9 @@ class SequencedStream(Stream):
         if headers.source and (self.sourcing or self.restoring):
             place = headers.source.split(b" ")
             if len(place) == 6 and place[1].isdigit() and len(place[1]) < 20:
-                self.places[b" ".join((place[0], place[2], place[3]))] = (seq, b"%b %b" % (place[1], place[5]))
+                index = b" ".join((place[0], place[2], place[3]))
+                self.places.pop(index, None)  # the newest is the last one
+                self.places[index] = (seq, b"%b %b" % (place[1], place[5]))
         if headers.message_id:
             self.last_id = headers.message_id
             self._ids[headers.message_id] = seq
