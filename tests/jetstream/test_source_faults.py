@@ -464,3 +464,24 @@ def test_a_source_whose_place_has_no_room_in_a_header_is_refused(kind: str) -> N
         assert "error" not in found
     else:
         assert "longer than" in found["error"]["description"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_stream_that_had_sources_leaves_nothing_in_the_store(restarts: bool) -> None:
+    settings = source("A")
+    target = Broker(plain(sources=[settings]))
+    target.stream.apply(target.policy, b"{}")
+    origin = Broker(plain())
+    origin.publish(b"t")
+    origin.turn()
+    copier = Sourcing(settings, target.stream, {})
+    copier.attach(origin.stream)
+    assert copier.fill(10, 1.0) and target.stream.released() == 0
+    target.turn()
+    assert target.facts and target.stream.released() == 1
+    if restarts:
+        target.restart()
+    target.stream.apply(plain(), b"{}")
+    target.stream.forget()
+    target.turn()
+    assert target.facts == {}

@@ -680,9 +680,10 @@ class SequencedStream(Stream):
         value = facts.pop(PLACES_FACT + b"%d" % self.number, b"")
         for line in value.split(b"\n") if value else []:
             here, there, ident, source = line.split(b" ", 3)
+            self._told_places[source] = (int(here), b"%b %b" % (there, ident))
             known = self.places.get(source)
             if known is None or known[0] < int(here):
-                self.places[source] = (int(here), b"%b %b" % (there, ident))
+                self.places[source] = self._told_places[source]
         self.index.changed = {}
         self.trim()
 
@@ -732,7 +733,7 @@ class SequencedStream(Stream):
             drop_fact(self.ctx, fact)
         for number in self._told:
             drop_fact(self.ctx, REMOVED_FACT + b"%d/%d" % (self.number, number))
-        if self.policy.sources:
+        if self._told_places:
             drop_fact(self.ctx, PLACES_FACT + b"%d" % self.number)
         if self._told_first != 0:
             drop_fact(self.ctx, FIRST_FACT + b"%d" % self.number)
