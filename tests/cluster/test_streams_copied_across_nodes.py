@@ -14,6 +14,7 @@ from tests.core.streams.test_sequenced_stream import Log
 from tests.few import drawn, few
 from tests.planting import FAILURES, around, first_to_find
 
+from starlingmq.cluster.streams.cluster_streams import ClusterStreams
 from starlingmq.core.jetstream.far_sources import AGAIN_SECONDS, COUNT, FarSources
 from starlingmq.core.messages.message import Message
 from starlingmq.core.streams.far_read import ReadTold
@@ -228,6 +229,28 @@ def test_a_mirror_becomes_a_stream_of_its_own() -> None:
     fleet.advance(2.0)
     assert [payload for _, payload in copied(fleet, "mirror")] == [b"1", b"2", b"3", b"4", b"5", b"own", b"own"]
     assert "mirror" not in home.api("STREAM.INFO.COPY")
+
+
+def test_a_purge_beyond_the_end_does_not_overtake_what_has_just_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would come behind the gap in the log, and the log would have other sequences than the stream."""
+    fleet = DiskFleet(3)
+    home, other = origin(fleet, 3)
+    sound = ClusterStreams.take
+
+    def together(self: ClusterStreams, node: int, payload: bytes) -> None:
+        if self.name == "n1" and b"STREAM.PURGE.S" in payload:
+            home.peer.pub("s.a", b"same turn")
+        sound(self, node, payload)
+
+    monkeypatch.setattr(ClusterStreams, "take", together)
+    refused = other.api("STREAM.PURGE.S", {"seq": 100})["error"]
+    assert refused["description"] == "messages have just come: try again"
+    monkeypatch.setattr(ClusterStreams, "take", sound)
+    assert other.api("STREAM.PURGE.S", {"seq": 100})["purged"] == 4
+    home.peer.pub("s.a", b"next")
+    fleet.advance(0.5)
+    found = {seq: each.payload for seq, each in enumerate(stored(fleet, "S"), 1) if each is not None}
+    assert found == {1: b"1", 2: b"2", 3: b"3", 4: b"same turn", 100: b"next"}
 
 
 def run(seed: int, kind: str) -> None:

@@ -329,5 +329,8 @@ def purge(api: Api, names: list[str], request: ApiRequest) -> Fields:
     if stream.policy.deny_purge:
         raise ApiError(e.STREAM_PURGE_FAILED, "stream purge not permitted")
     filter = filter_or_none(asked.filter) if asked.filter else b""
-    purged = 0 if filter is None else stream.purge(filter, asked.keep, asked.seq)
+    try:
+        purged = 0 if filter is None else stream.purge(filter, asked.keep, asked.seq)
+    except OSError as error:
+        raise ApiError(e.STREAM_PURGE_FAILED, error) from None
     return {"success": True, "purged": purged}

@@ -74,6 +74,10 @@ class SequenceLog:
         """The messages before this sequence can be read."""
         raise NotImplementedError
 
+    def given(self) -> int:
+        """The messages before this sequence were given to it, at the end of a turn."""
+        raise NotImplementedError
+
     def go_on_at(self, seq: int) -> None:
         """The next message is to have this sequence, which is above those that were given."""
         raise NotImplementedError
@@ -544,6 +548,9 @@ class SequencedStream(Stream):
         """Remove the messages of ``filter`` (b"": all) before the sequence ``below`` (0: all) but the newest ``keep``.
         Returns their number. Where ``below`` was not given yet, and all go, it is the next sequence. Raises OSError."""
         selection = TopicSelection([filter] if filter else [])
+        jumps = not filter and not keep and below > self.index.last + 1
+        if jumps and self.log is not None and self.log.given() <= self.index.last:
+            raise OSError("messages have just come: try again")  # they would come behind the gap in the log
         before = self._all_before(selection, below or self.index.last + 1)
         if keep:
             before = before[: max(0, len(before) - keep)]
@@ -554,7 +561,7 @@ class SequencedStream(Stream):
                 self._remove(seq)
         for watcher in self.consumers.values():
             watcher.purged()
-        if not filter and not keep and below > self.index.last + 1:
+        if jumps:
             self._go_on_at(below)
         return len(before)
 

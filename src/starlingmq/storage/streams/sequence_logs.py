@@ -25,6 +25,9 @@ class LogOfStream(SequenceLog):
     def stored(self) -> int:
         return max(self.log.shown, 0) + 1
 
+    def given(self) -> int:
+        return self.log.stream.next + 1
+
     def go_on_at(self, seq: int) -> None:
         log = self.log
         log.append()
