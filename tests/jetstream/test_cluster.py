@@ -24,6 +24,7 @@ from tests.patience import slowness, within
 
 import nats
 from starlingmq.client import Client, ClientError
+from starlingmq.core.jetstream.hub import STORE_SECONDS
 
 pytestmark = [
     pytest.mark.slow,
@@ -192,6 +193,8 @@ async def test_a_group_that_reads_a_stream_survives_its_home(tmp_path: Path) -> 
                 assert set(came.values()) == {1}, "each message came to one member"
                 while (await publishing.consumer_info("S", "mqtt-group-g")).num_ack_pending:
                     await asyncio.sleep(0.05)
+                # Acknowledgements without an answer are stored every STORE_SECONDS, and copied then.
+                await asyncio.sleep(3 * STORE_SECONDS * slowness())
                 for number in range(BEFORE, BEFORE + AFTER):
                     if number == BEFORE + AFTER // 2:
                         one.kill()

@@ -130,7 +130,7 @@ def test_the_page_lists_the_functions_of_the_engine() -> None:
     known = {"ToBase64": "base64", "JSONFormat": "to_json", "JSONExtractScalar": "get_json_object", "Upper": "upper"}
     known |= {"StrPosition": "instr", "RegexpSplit": "split", "ArraySize": "size", "Array": "array", "Struct": "struct"}
     known |= {"And": "and", "Or": "or", "Case": "case", "If": "if", "TryCast": "try_cast", "Lower": "lower"}
-    known |= {"StartsWith": "startswith", "EndsWith": "endswith", "Hex": "hex", "Replace": "replace"}
+    known |= {"LowerHex": "hex", "StartsWith": "startswith", "EndsWith": "endswith", "Hex": "hex", "Replace": "replace"}
     missing = [
         kind.__name__
         for kind, names in functions.items()

@@ -629,11 +629,13 @@ def base64(compiler: Expressions, node: exp.ToBase64) -> Value:
     return compiler.strict([value], STRING, f"values.base64_text({value.code})")
 
 
-@handles(exp.Hex)
-def hexadecimal(compiler: Expressions, node: exp.Hex) -> Value:
+@handles(exp.Hex, exp.LowerHex)
+def hexadecimal(compiler: Expressions, node: exp.Expr) -> Value:
+    """sqlglot makes one of ``lower(hex(x))``."""
     value = of(compiler, node.this, BINARY, STRING)
     data = value.code if value.type == BINARY else f"{value.code}.encode()"
-    return compiler.strict([value], STRING, f"{data}.hex().upper()")
+    upper = "" if isinstance(node, exp.LowerHex) else ".upper()"
+    return compiler.strict([value], STRING, f"{data}.hex(){upper}")
 
 
 # Arrays, structs, JSON

@@ -136,7 +136,7 @@ def double_of_text(text: str) -> float:
         return float(trimmed.rstrip("dDfF"))
     sign, word = (-1.0, trimmed[1:]) if trimmed.startswith("-") else (1.0, trimmed.removeprefix("+"))
     found = WORDS.get(word.lower())
-    if found is None or (found != found and word != trimmed):
+    if found is None or (found != found and word not in (trimmed, "NaN")):  # with a sign, Java's word alone is one
         raise RowFailed(f"{shown(text)} is no double: use try_cast for null")
     return sign * found
 
@@ -306,17 +306,36 @@ WRITERS: Final[dict[str, Written]] = {
     "binary": lambda value: f'"{base64.b64encode(value).decode()}"',
     "timestamp": json_time,
 }
-JSON_NUMBER: Final = json.JSONDecoder(parse_constant=lambda word: _no_number(word))
+JSON_BLANKS: Final = " \t\n\r"
+
+
+class DoubledKeys(dict[str, Any]):
+    """An object that has a key twice: the first value counts, and ``pairs`` are all."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(reversed(pairs))
+        self.pairs = pairs
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else DoubledKeys(pairs)
 
 
 def _no_number(word: str) -> float:
     raise ValueError(word)
 
 
+JSON: Final = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_object, strict=False)
+
+
 def json_value(text: str, path: Sequence[str | int]) -> str | None:
-    """``get_json_object``: null where there is nothing, null, or no JSON."""
+    """``get_json_object``: null where there is nothing, null, or no JSON. Text after the JSON is passed over."""
     try:
-        found = JSON_NUMBER.decode(text)
+        begun = text.lstrip(JSON_BLANKS)
+        found, end = JSON.raw_decode(begun)
+        if not isinstance(found, (dict, list, str)) and begun[end : end + 1].strip(JSON_BLANKS):
+            return None  # the number or word goes on
     except (ValueError, RecursionError):
         return None
     for key in path:
@@ -333,7 +352,8 @@ def json_value(text: str, path: Sequence[str | int]) -> str | None:
 
 def _as_json(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ",".join([f"{json_text(name)}:{_as_json(below)}" for name, below in value.items()]) + "}"
+        pairs = value.pairs if isinstance(value, DoubledKeys) else value.items()
+        return "{" + ",".join([f"{json_text(name)}:{_as_json(below)}" for name, below in pairs]) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_as_json, value)) + "]"
     if isinstance(value, bool) or value is None:
