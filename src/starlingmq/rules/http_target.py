@@ -14,6 +14,7 @@ except ImportError as error:
     raise ImportError(f"its client is not installed ({error}): pip install 'starlingmq[rules]'") from None
 
 REFUSED: Final = frozenset((400, 409, 413, 415, 422))
+BODY_MAX: Final = 65_536  # bytes of an answer that are read
 SHOWN: Final = 200
 
 
@@ -29,8 +30,10 @@ class HttpTarget(RuleTarget):
 
     async def write(self, rows: list[str]) -> None:
         assert self._client is not None
+        body = "[" + ",".join(rows) + "]"
         try:
-            answer = await self._client.post(self.sink.url, content="[" + ",".join(rows) + "]")
+            async with self._client.stream("POST", self.sink.url, content=body) as answer:
+                text = await _begin_of(answer)
         except httpx.HTTPError as error:
             raise UnusableTarget(str(error) or type(error).__name__) from None
         if answer.is_success:
@@ -38,9 +41,18 @@ class HttpTarget(RuleTarget):
         said = f"it answers {answer.status_code} {answer.reason_phrase}".rstrip()
         if answer.status_code not in REFUSED:
             raise UnusableTarget(said)
-        text = answer.text[:SHOWN].strip()
         raise RefusedRows(f"{said}: {text}" if text else said)
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
+
+
+async def _begin_of(answer: httpx.Response) -> str:
+    """The begin of the body. A longer one than BODY_MAX is not read to its end, and its connection closed."""
+    found = b""
+    async for part in answer.aiter_bytes():
+        found += part
+        if len(found) > BODY_MAX:
+            break
+    return found[: 4 * SHOWN].decode(errors="replace")[:SHOWN].strip()

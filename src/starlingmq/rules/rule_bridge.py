@@ -18,6 +18,7 @@ from starlingmq.bridges.session_bridge import SessionBridge
 from starlingmq.client.errors import explain
 from starlingmq.client.options import V5
 from starlingmq.config.rules_section import RuleLane
+from starlingmq.config.secret_masking import without_login
 from starlingmq.config.section_types import ConfigError
 from starlingmq.net.driver import Driver
 from starlingmq.rules.rule_flow import ALL, HEAD, Arrived, Publication, RuleFlow, Work
@@ -53,7 +54,7 @@ class RuleBridge(SessionBridge):
         self._flow: RuleFlow | None = None
         self._early: list[Arrived] = []  # before it runs
         self._told_at = -LOG_SECONDS  # when a failure was logged
-        self._server = self.rule.sink.url or "this broker"
+        self._server = without_login(self.rule.sink.url) if self.rule.sink.url else "this broker"
 
     @property
     def kind(self) -> Literal["bridge", "link", "rule"]:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from starlingmq.config.rules_section import RuleSink
+from starlingmq.config.secret_masking import without_login
 from starlingmq.rules.rule_flow import Arrived, Work
 
 log = logging.getLogger("starlingmq")
@@ -38,6 +39,7 @@ class RuleTarget:
 
     def __init__(self, sink: RuleSink, delivered: Delivered, ended: Callable[[str], None]) -> None:
         self.sink = sink
+        self.shown = without_login(sink.url)
         self._delivered = delivered
         self._ended = ended
         self._rows: deque[tuple[Work, Arrived, Any]] = deque()
@@ -59,7 +61,7 @@ class RuleTarget:
         try:
             await self.open()
         except UnusableTarget as error:
-            raise ConnectionError(f"{self.sink.url}: {error}") from None
+            raise ConnectionError(f"{self.shown}: {error}") from None
         self._task = asyncio.ensure_future(self._run())
 
     def offer(self, work: Work, message: Arrived, rows: list[Any]) -> None:
@@ -81,7 +83,7 @@ class RuleTarget:
                 while self._rows:
                     await self._send([self._rows.popleft() for _ in range(min(len(self._rows), self.sink.batch))])
         except (UnusableTarget, OSError) as error:
-            self._ended(f"{self.sink.url}: {error or type(error).__name__}")
+            self._ended(f"{self.shown}: {error or type(error).__name__}")
         except Exception:
             log.exception("internal error in the target of a rule; please report it")
             self._ended("internal error")

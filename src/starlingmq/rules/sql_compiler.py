@@ -165,6 +165,8 @@ class Function:
         self._indent += 1
         self.loops += 1
         self._known.append({})
+        self.write("turns += 1")
+        self.write("if turns > values.TURNS_MAX: raise values.too_many_turns()")
 
     def leave(self, condition: str) -> None:
         """This row ends if the condition holds."""
@@ -172,7 +174,9 @@ class Function:
 
     def compiled(self, parameters: str, result: Sequence[str]) -> Callable[..., list[tuple[Any, ...]]]:
         self.write(f"out.append(({''.join(f'{each}, ' for each in result)}))")
-        text = "\n".join([f"def run({parameters}):", "    out = []", *self.lines, "    return out", ""])
+        text = "\n".join(
+            [f"def run({parameters}):", "    out = []", "    turns = 0", *self.lines, "    return out", ""]
+        )
         names = dict(self.names)
         exec(compile(text, "<rule>", "exec"), names)  # noqa: S102 - of names and constants that the compiler made
         run: Callable[..., list[tuple[Any, ...]]] = names["run"]

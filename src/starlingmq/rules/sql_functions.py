@@ -570,8 +570,7 @@ def replace(compiler: Expressions, node: exp.Replace) -> Value:
     value, old = of(compiler, node.this, STRING), of(compiler, node.expression, STRING)
     given = node.args.get("replacement")
     new = of(compiler, given, STRING) if given is not None else Value("''", STRING, False)
-    code = f"({value.code}.replace({old.code}, {new.code}) if {old.code} else {value.code})"
-    return compiler.strict([value, old, new], STRING, code)
+    return compiler.strict([value, old, new], STRING, f"values.replaced({value.code}, {old.code}, {new.code})")
 
 
 @handles(exp.RegexpSplit)
@@ -616,11 +615,11 @@ def like(compiler: Expressions, node: exp.Like) -> Value:
     value = of(compiler, node.this, STRING)
     pattern = text_constant(compiler, node.expression, "LIKE pattern")
     try:
-        match = compiler.function.constant(sql_values.like_pattern(pattern).fullmatch)
+        match = compiler.function.constant(sql_values.LikePattern(pattern).matches)
     except ValueError as error:
         raise wrong(str(error), node) from None
-    sign = "is" if node.args.get("negate") else "is not"
-    return compiler.strict([value], BOOLEAN, f"{match}({value.code}) {sign} None")
+    sign = "not " if node.args.get("negate") else ""
+    return compiler.strict([value], BOOLEAN, f"{sign}{match}({value.code})")
 
 
 @handles(exp.ToBase64)

@@ -33,6 +33,8 @@ SPACES: Final = BLANKS + "\x7f"
 """Around that of an integer or boolean, as UTF8String.trimAll of Spark does."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN: Final = 60
+TEXT_MAX: Final = 64 * 1024**2  # characters that a replacement may make of a text
+TURNS_MAX: Final = 100_000  # elements of arrays, and rows of lookup tables, that a message may lead through
 ROUND_MAX: Final = 400  # decimals, beyond which rounding changes no double or gives 0
 LEAST: Final = 5e-324  # the least double, which Java writes with two digits
 DIGITS: Final = Context(prec=2 * ROUND_MAX)
@@ -42,6 +44,10 @@ def shown(value: object) -> str:
     """The begin of a value, for an error."""
     text = repr(value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def too_many_turns() -> RowFailed:
+    return RowFailed(f"its arrays and lookups make more than {TURNS_MAX:,} rows before any is filtered")
 
 
 # Numbers
@@ -225,20 +231,52 @@ def split_part(text: str, separator: str, number: int) -> str:
     return parts[at] if 0 <= at < len(parts) else ""
 
 
-def like_pattern(pattern: str, escape: str = "\\") -> re.Pattern[str]:
-    """Raises ValueError."""
-    found, at = [], 0
+def like_parts(pattern: str, escape: str = "\\") -> list[str]:
+    """Regular expressions of a fixed length for what stands between the % of a LIKE pattern. Raises ValueError."""
+    parts: list[str] = [""]
+    at = 0
     while at < len(pattern):
         each = pattern[at]
         if each == escape:
             at += 1
             if at == len(pattern) or pattern[at] not in ("_", "%", escape):
                 raise ValueError(f"{escape} in a LIKE pattern must stand before _, % or {escape}")
-            found.append(re.escape(pattern[at]))
+            parts[-1] += re.escape(pattern[at])
+        elif each == "%":
+            parts.append("")
         else:
-            found.append({"%": ".*", "_": "."}.get(each) or re.escape(each))
+            parts[-1] += "." if each == "_" else re.escape(each)
         at += 1
-    return re.compile("".join(found), re.DOTALL)
+    return parts
+
+
+class LikePattern:
+    """A LIKE pattern, in time that grows with text times pattern at most. Raises ValueError."""
+
+    def __init__(self, pattern: str) -> None:
+        parts = [re.compile(part, re.DOTALL) for part in like_parts(pattern)]
+        self._first, self._middle, self._last = parts[0], parts[1:-1], parts[-1] if len(parts) > 1 else None
+        self._last_size = len(re.sub(r"\\(.)", r"\1", parts[-1].pattern, flags=re.DOTALL))
+
+    def matches(self, text: str) -> bool:
+        """Each part where it is found first; all parts have a fixed length."""
+        if self._last is None:
+            return self._first.fullmatch(text) is not None
+        found = self._first.match(text)
+        for part in self._middle:
+            if found is None:
+                return False
+            found = part.search(text, found.end())
+        end = len(text) - self._last_size
+        return found is not None and end >= found.end() and self._last.fullmatch(text, end) is not None
+
+
+def replaced(text: str, old: str, new: str) -> str:
+    if not old:
+        return text
+    if len(new) > len(old) and len(text) + text.count(old) * (len(new) - len(old)) > TEXT_MAX:
+        raise RowFailed(f"replace makes a text of more than {TEXT_MAX:,} characters")
+    return text.replace(old, new)
 
 
 def item(values: Sequence[Any], index: int) -> Any:
