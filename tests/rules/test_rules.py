@@ -7,15 +7,19 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+import pytest
 from msgspec.structs import replace
 
 from starlingmq import Broker
 from starlingmq.bridges.link_view import LinkView
+from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import from_tree
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 from tests.embedding.conftest import Join, Serve, join, serve
 from tests.patience import within
+from tests.rules.test_rule_rounds import Target, target
 
-__all__ = ["join", "serve"]
+__all__ = ["join", "serve", "target"]
 
 PATIENCE: Final = 20.0
 HOT: Final[dict[str, Any]] = {
@@ -113,6 +117,30 @@ async def test_rules_change_while_the_broker_runs_and_messages_wait_for_a_paused
     async with within(PATIENCE):
         found = await reader.message()
     assert (found.topic, found.payload) == (b"alarms/all", b"a")
+
+
+@pytest.mark.slow
+async def test_events_of_messages_are_a_source_for_targets(serve: Serve, join: Join, target: Target) -> None:
+    """Such as a webhook that hears of each message that is dropped."""
+    rule = {
+        "name": "drops",
+        "source": {"topics": ["$events/dropped"]},
+        "decode": {"format": "json", "schema": "node string, events array<struct<client: string, reason: string>>"},
+        "steps": [{"sql": "select 1 as n, e.client, e.reason from rows lateral view explode(events) t as e"}],
+        "sink": {"format": "http", "url": target.url},
+    }
+    broker = await serve(rules=[rule], mqtt={"max_mqueue_len": 1})
+    await running(broker)
+    away = await join(broker, "away", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 100})
+    await away.subscribe("a", qos=1)
+    await away.close()
+    writer = await join(broker, "writer")
+    for _ in range(3):
+        await writer.publish("a")
+    await until(lambda: len(target.rows) == 2)
+    assert target.rows == [{"n": 1, "client": "away", "reason": "queue_full"}] * 2
+    with pytest.raises(ConfigError, match="would cause more events"):
+        from_tree({"rules": [{**rule, "sink": {}}]})
 
 
 async def test_a_rule_that_the_engine_does_not_run_says_where_and_messages_wait(serve: Serve, join: Join) -> None:

@@ -12,6 +12,7 @@ from starlingmq.config.secret_masking import SECRET_URL
 from starlingmq.config.section_types import ConfigError, Count, PositiveDuration, Section, Size
 from starlingmq.config.streams_section import NAME_PATTERN
 
+EVENTS: Final = "$events/"  # topics of the life of each message
 ROWS: Final = "rows"  # the table that the first step reads
 TABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,63}(?!\n)$"
 OF_POSTGRESQL: Final = ("url", "table", "key", "user", "password_file")
@@ -156,7 +157,11 @@ def check_rule(rule: RuleConfig, path: str = "") -> None:
     for number, filter in enumerate(rule.source.topics):
         levels = filter.encode().split(b"/")
         wild = any(each in level and level != each for level in levels for each in (b"+", b"#"))
-        if b"#" in levels[:-1] or wild or filter.encode().startswith(RESERVED) or "\0" in filter:
+        events = filter.startswith(EVENTS)
+        if events and (rule.sink.format == "topic" or rule.dead_letter is not None):
+            raise ConfigError(f"{path}source.topics[{number}]: messages of a rule on {EVENTS} would cause more events")
+        reserved = filter.encode().startswith(RESERVED) and not events
+        if b"#" in levels[:-1] or wild or reserved or "\0" in filter:
             raise ConfigError(f"{path}source.topics[{number}]: {filter!r} is no topic filter that a rule may read")
     if (rule.decode.format == "raw") == bool(rule.decode.schema):
         raise ConfigError(f"{path}decode.schema: required for json, and not allowed for raw")

@@ -38,7 +38,7 @@ from starlingmq.config.listeners_section import (
 from starlingmq.config.mqtt_section import MqttConfig
 from starlingmq.config.nats_section import NatsConfig, check_nats
 from starlingmq.config.networks import is_local
-from starlingmq.config.rules_section import RuleConfig, check_rules, lane_of
+from starlingmq.config.rules_section import EVENTS, RuleConfig, check_rules, lane_of
 from starlingmq.config.secret_masking import masked_setting, without_login
 from starlingmq.config.section_types import ConfigError, Duration, Section
 from starlingmq.config.storage_section import StorageConfig, check_storage
@@ -221,6 +221,12 @@ def _start(override: str) -> str:
 def carried(config: Config) -> list[BridgeConfig]:
     """The bridges, the lanes of all links, and the rules: each has a session."""
     return [*config.bridges, *(lane for link in config.links for lane in lanes_of(link)), *map(lane_of, config.rules)]
+
+
+def wants_events(config: Config) -> bool:
+    """Whether the events of messages are to be published, beside those that a stream keeps."""
+    filters = (filter for rule in config.rules for filter in rule.source.topics)
+    return config.streams.events or any(filter.startswith(EVENTS) for filter in filters)
 
 
 def from_tree(tree: Tree) -> Config:

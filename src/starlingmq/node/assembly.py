@@ -25,7 +25,14 @@ from starlingmq.auth.automatic_bans import Ban, Kind
 from starlingmq.auth.stored_access import StoredAccess
 from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.restart_settings import in_force, needs_restart
-from starlingmq.config.settings import Config, ConfigError, ListenerConfig, from_tree, refuse_open_listeners
+from starlingmq.config.settings import (
+    Config,
+    ConfigError,
+    ListenerConfig,
+    from_tree,
+    refuse_open_listeners,
+    wants_events,
+)
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
@@ -458,7 +465,7 @@ class Broker:
         self._actions.declare_streams(config)
         self._tracing.use(tracing, config)
         self.state.nats.keys.verify = verify
-        self.state.audit.asked = config.streams.events
+        self.state.audit.asked = wants_events(config)
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
         self._lines.rate = config.limits.log_rate
         self._access.reload(config, chain, hashing)

@@ -6,7 +6,7 @@ import os
 
 from starlingmq._version import __version__
 from starlingmq.auth.access_control import AccessControl
-from starlingmq.config.settings import Config
+from starlingmq.config.settings import Config, wants_events
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.publish.bridges import bounds_of, holding_of, site_of
 from starlingmq.hooks import Hooks, OnEvent
@@ -18,7 +18,7 @@ def new_state(config: Config, hooks: Hooks, access: AccessControl, now: float) -
     state.nats.info.server_name = config.node.name
     state.nats.info.cluster = config.cluster.name if config.cluster.enabled else ""
     state.audit.node = config.node.name
-    state.audit.asked = config.streams.events
+    state.audit.asked = wants_events(config)
     state.publishing.producers.node = config.node.name
     state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
     state.nats.keys.verify = access.verifier(config)
