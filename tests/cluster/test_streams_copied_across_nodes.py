@@ -172,6 +172,7 @@ def test_a_start_beyond_the_end_is_waited_for(kind: str) -> None:
     assert copied(fleet, kind) == expected(fleet, first=10) and len(copied(fleet, kind)) == 5
 
 
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_answer_that_comes_again_repeats_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sound, first = FarSources.told, list[ReadTold]()
@@ -231,6 +232,7 @@ def test_a_mirror_becomes_a_stream_of_its_own() -> None:
     assert "mirror" not in home.api("STREAM.INFO.COPY")
 
 
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_purge_beyond_the_end_does_not_overtake_what_has_just_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """That would come behind the gap in the log, and the log would have other sequences than the stream."""
     fleet = DiskFleet(3)

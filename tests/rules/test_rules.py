@@ -11,9 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from starlingmq import Broker
+from starlingmq.bridges.bridge import Bridge, MqttBridge
+from starlingmq.bridges.bridge_relay import BridgeCounts
+from starlingmq.bridges.kafka_bridge import KafkaBridge
 from starlingmq.bridges.link_view import LinkView
+from starlingmq.config.rules_section import lane_of
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import from_tree
+from starlingmq.rules.rule_bridge import RuleBridge
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 from tests.embedding.conftest import Join, Serve, join, serve
 from tests.patience import within
@@ -154,3 +159,20 @@ async def test_a_rule_that_the_engine_does_not_run_says_where_and_messages_wait(
     writer = await join(broker, "writer")
     await writer.publish("plant/4/temp", b"{}")
     assert view(broker).waiting == 1
+
+
+class Unused:
+    """A driver that no session may be opened at."""
+
+    def clock(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("kind", [RuleBridge, KafkaBridge, MqttBridge])
+async def test_a_bridge_opens_its_session_when_it_is_whole(kind: type[Bridge]) -> None:
+    """A node that drains closes it at once, which calls the bridge."""
+    config = lane_of(from_tree({"rules": [HOT]}).rules[0])
+    bridge = kind(config, Unused(), "site", lambda: True, BridgeCounts())  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="'Unused' object has no attribute 'state'"):
+        bridge.begin()
+    await bridge.stop()

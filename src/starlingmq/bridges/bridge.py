@@ -152,7 +152,10 @@ class Bridge:
         self._near: NearHandle | None = None
         self._over: asyncio.Future[None] | None = None  # done when the attempt is to end
         self._changed = asyncio.Event()
-        if elected():
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        if self._elected():
             self._begin_session()  # before clients can publish
         self._task = asyncio.ensure_future(self._run())
 
@@ -214,9 +217,10 @@ class Bridge:
         self._changed.set()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
 
     async def finish(self) -> None:
         """Stop for good once nothing waits or is in flight, as ``start: once`` does."""

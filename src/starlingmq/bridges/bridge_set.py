@@ -87,6 +87,7 @@ class BridgeSet:
                 )
                 if name in self.paused:
                     bridge.pause(True)
+                bridge.begin()
         self._forget(wanted.values())
         self._look()
 
