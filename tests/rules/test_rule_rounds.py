@@ -19,6 +19,7 @@ import nats
 from starlingmq.cli.local_cluster import free_ports
 from starlingmq.client import Client, ConnectFailed
 from tests.bridges.real import starlingmq
+from tests.cli.commands import run
 from tests.few import few
 from tests.patience import within
 
@@ -177,6 +178,13 @@ async def test_a_target_gets_all_rows_over_its_own_losses_and_kills_of_the_broke
             while {row["n"] for row in target.rows} != wanted or len(set(letters)) < 3 * EACH - len(wanted):
                 await asyncio.sleep(0.01)
         reader.cancel()
+        address = ("--data-dir", str(directory / "data"))
+        code, output, errors = await asyncio.to_thread(run, "rule", "list", *address, "--json")
+        (shown,) = json.loads(output)["rules"]
+        assert (code, errors, shown["name"], shown["state"]) == (0, "", "hook", "connected")
+        assert "it answers 422" in shown["complaints"][0] and shown["server"].endswith("/rows?***")
+        _, output, _ = await asyncio.to_thread(run, "rule", "list", *address)
+        assert [line.split()[0] for line in output.decode().splitlines()] == ["NAME", "hook"]
     assert {json.loads(each)["n"] % 10 for each in letters} == {7}
     assert target.tokens == {"Bearer secret"}
     assert target.rows[0] == {"n": 0, "topic": "in/a"}

@@ -66,7 +66,7 @@ COMMANDS: Final = {
         "Set or delete a password in the file of auth.password.file. The password is prompted for, never an argument.",
     ),
     "pipeline": Command("starlingmq.cli.pipeline", "Run pipelines: a stream, SQL steps, and a sink."),
-    "rule": Command("starlingmq.cli.rule", "Check rules, and try them on messages."),
+    "rule": Command("starlingmq.cli.rule", "Check rules, try them on messages, and see how they do."),
     "config": Command("starlingmq.cli.config_cmd", "Check and show settings."),
     "doctor": Command(
         "starlingmq.cli.doctor",

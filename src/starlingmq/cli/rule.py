@@ -6,12 +6,15 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from starlingmq.cli.control import JsonOption
+from starlingmq.admin.table_columns import columns_of
+from starlingmq.bridges.link_view import LinkView
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.tables import WideOption, table
 from starlingmq.rules.rule_file import CheckedRule, read_rules
 from starlingmq.rules.sql_values import RowFailed
 
@@ -19,7 +22,13 @@ FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="File with one rule, settings with a section rules, or a pipeline file.")
 ]
 
-app = typer.Typer(help="Check rules, and try them on messages.", no_args_is_help=True)
+RULES: Final = columns_of(
+    "name, node, state, seconds: for/seconds, waiting, in_flight*, messages_out: rows, refused: no result, again*, "
+    "dropped, problem, complaints: last failure*",
+    LinkView,
+)
+
+app = typer.Typer(help="Check rules, try them on messages, and see how they do.", no_args_is_help=True)
 
 
 @app.command()
@@ -65,3 +74,18 @@ def test(
             print(f"no result: {error}", file=sys.stderr)
             failed += 1
     return 1 if failed else 0
+
+
+@app.command("list")
+def list_rules(
+    data_dir: DataDirOption = None, config: FileOption = None, wide: WideOption = False, json_: JsonOption = False
+) -> int:
+    """List the rules of a broker or cluster: their state, messages that wait, rows, and messages without a result. The
+    exit code is 1 if one has a problem. Pause and resume them with ctl links."""
+    found = ask_broker(broker_address(data_dir, config), "links", {}, lambda *_: None)["links"]
+    rules = [each | {"name": each["name"].removeprefix("rule:")} for each in found if each["kind"] == "rule"]
+    if json_:
+        print(json.dumps({"rules": rules}))
+    else:
+        print(table(RULES, rules, wide) if rules else "no rules; rules in the settings names them")
+    return 1 if any(each["problem"] for each in rules) else 0
