@@ -27,6 +27,7 @@ from starlingmq.core.publish.publish_admission import (
     POSTPONED,
     RESERVED,
     STREAM_FULL,
+    UNCHECKED,
     admit,
 )
 from starlingmq.core.reports.session_totals import of_clients
@@ -131,7 +132,11 @@ async def publish(driver: Driver, message: Message) -> int:
     except MqttError as error:
         raise AdminError(400, f"topic: {error.detail}") from None
     verdict = NOT_STORED if ctx.refusing else admit(ctx, route, message.qos != 0)
-    if verdict != ADMITTED:
+    if verdict == UNCHECKED:
+        broken = "" if route.contract is None else route.contract.broken_by(message.payload)
+        if broken:
+            raise AdminError(422, broken)
+    elif verdict != ADMITTED:
         raise AdminError(*TURNED_DOWN[verdict])
     receivers = state.publishing.route(message, None)
     if not await driver.stored():

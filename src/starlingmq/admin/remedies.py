@@ -84,6 +84,7 @@ DROPPED: Final = {
     "group_gone": "nothing, if intended; otherwise the group needs members with persistent sessions",
     "no_group_member": "nothing, if rare: a group had just ended",
     "passed_on": "nothing: the message is not lost",
+    "contract": "look at the publisher, or at the contract in the settings",
     "stream_refused": "look at the publisher, or at the settings of the stream",
     "stream_full": "let readers catch up, or raise the retention of the stream (ctl stream list)",
     "stream_removed": "raise the limits of the stream, or let its readers catch up",

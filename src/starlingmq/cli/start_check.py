@@ -34,6 +34,10 @@ def check_start(config: Config) -> list[str]:
         from starlingmq.net.bulk_process import check_bulk
 
         check_bulk(config)
+    if config.contracts:
+        from starlingmq.rules.contracts import contracts_of
+
+        contracts_of(config.contracts)
     return [*_check_rules(config), *_check_auth(_without_new_file(config))]
 
 

@@ -20,6 +20,7 @@ LIVE: Final = (
     "log",
     "streams.define",
     "bridges",
+    "contracts",
     "links",
     "rules",
     "tracing",

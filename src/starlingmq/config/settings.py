@@ -25,6 +25,7 @@ from starlingmq.config.api_section import API_SCHEMES, guarded
 from starlingmq.config.auth_section import AuthConfig, check_auth, methods_of
 from starlingmq.config.bridges_section import BridgeConfig, check_bridges
 from starlingmq.config.cluster_section import ClusterConfig, check_cluster, refuse_open_cluster
+from starlingmq.config.contracts_section import ContractConfig, check_contracts
 from starlingmq.config.groups_section import QueueGroupsConfig
 from starlingmq.config.limits_section import LimitsConfig
 from starlingmq.config.links_section import LinkConfig, check_links, lanes_of
@@ -158,6 +159,9 @@ class Config(Section, frozen=True):
         tuple[LinkConfig, ...],
         Meta(description="Other sites of StarlingMQ that messages are exchanged with, each exactly once."),
     ] = ()
+    contracts: Annotated[
+        tuple[ContractConfig, ...], Meta(description="The form of payloads, checked when they are published.")
+    ] = ()
     rules: Annotated[
         tuple[RuleConfig, ...],
         Meta(description="Rules: SQL over messages as they arrive, and a sink for its rows."),
@@ -249,6 +253,7 @@ def checked(config: Config) -> Config:
     check_streams(config.streams, config.node.data_dir)
     check_bridges(config.bridges)
     check_links(config.links, config.bridges)
+    check_contracts(config.contracts)
     check_rules(config.rules)
     if config.links and config.mqtt.max_qos != 2:
         raise ConfigError("mqtt.max_qos: links need QoS 2; set 2, or use bridges")

@@ -49,7 +49,7 @@ from starlingmq.net.memory_watch import MemoryWatch
 from starlingmq.node.connection_log import NoticeLog
 from starlingmq.node.jetstream_opening import open_jetstream
 from starlingmq.node.node_copies import NodeCopies, has_copies
-from starlingmq.node.node_state import event_listener, new_state
+from starlingmq.node.node_state import contracts_in, event_listener, new_state
 from starlingmq.node.node_tracing import NodeTracing
 from starlingmq.storage.opening import directory_of, open_store
 
@@ -85,6 +85,7 @@ class Sections(TypedDict, total=False):
     streams: Mapping[str, Any]
     bridges: Iterable[Mapping[str, Any]]
     links: Iterable[Mapping[str, Any]]
+    contracts: Iterable[Mapping[str, Any]]
     rules: Iterable[Mapping[str, Any]]
     tracing: Mapping[str, Any]
     alarms: Mapping[str, Any]
@@ -462,10 +463,12 @@ class Broker:
         chain = self._access.make_chain(config, hashing)
         verify = self._access.verifier(config)
         tracing = self._tracing.make(config, self._driver)
+        contracts = contracts_in(config)
         self._actions.declare_streams(config)
         self._tracing.use(tracing, config)
         self.state.nats.keys.verify = verify
         self.state.audit.asked = wants_events(config)
+        self.state.router.use_contracts(contracts)
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
         self._lines.rate = config.limits.log_rate
         self._access.reload(config, chain, hashing)

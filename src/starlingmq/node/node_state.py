@@ -9,8 +9,18 @@ from starlingmq.auth.access_control import AccessControl
 from starlingmq.config.settings import Config, wants_events
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.publish.bridges import bounds_of, holding_of, site_of
+from starlingmq.core.router.contract import Contract
 from starlingmq.hooks import Hooks, OnEvent
 from starlingmq.node.connection_log import NoticeLog
+
+
+def contracts_in(config: Config) -> list[Contract]:
+    """Raises ConfigError."""
+    if not config.contracts:
+        return []
+    from starlingmq.rules.contracts import contracts_of
+
+    return contracts_of(config.contracts)
 
 
 def new_state(config: Config, hooks: Hooks, access: AccessControl, now: float) -> BrokerState:
@@ -19,6 +29,7 @@ def new_state(config: Config, hooks: Hooks, access: AccessControl, now: float) -
     state.nats.info.cluster = config.cluster.name if config.cluster.enabled else ""
     state.audit.node = config.node.name
     state.audit.asked = wants_events(config)
+    state.router.use_contracts(contracts_in(config))
     state.publishing.producers.node = config.node.name
     state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
     state.nats.keys.verify = access.verifier(config)

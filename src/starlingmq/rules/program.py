@@ -65,7 +65,7 @@ class RuleProgram:
         if rule.decode.format == "json":
             try:
                 fields = schema_of(rule.decode.schema)
-                self._decode = msgspec.json.Decoder(_decoded_type(struct_of(fields))).decode
+                self._decode = decoder_of(rule.decode.schema)
             except (SqlError, TypeError, ValueError) as error:
                 raise RuleError(f"decode.schema: {error}") from None
             decoded = [_field(at, name, type, function) for at, (name, type) in enumerate(fields)]
@@ -100,6 +100,11 @@ class RuleProgram:
                 raise RowFailed(f"the payload does not fit decode.schema: {error}") from None
         pairs = named_pairs(properties) if self._wants_pairs and properties else []
         return self._run(topic.decode(), payload, qos, retain, pairs, decoded, now)
+
+
+def decoder_of(schema: str) -> Callable[[bytes], Any]:
+    """The decoder of JSON of this schema. Raises SqlError, TypeError, ValueError."""
+    return msgspec.json.Decoder(_decoded_type(struct_of(schema_of(schema)))).decode
 
 
 def read_table(table: RuleTable, path: str) -> LookupTable:

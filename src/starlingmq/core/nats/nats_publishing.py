@@ -15,6 +15,7 @@ from starlingmq.core.nats.nats_errors import NatsErrors
 from starlingmq.core.nats.no_responders import has_no_receivers, send_no_responders
 from starlingmq.core.nats.subject_cache import SubjectCache
 from starlingmq.core.nats.system_requests import FOR_MESSAGES, JETSTREAM, USER_INFO, SystemRequests
+from starlingmq.core.publish.dead_letters import letter_of
 from starlingmq.core.publish.publish_admission import (
     ADMITTED,
     COUNTED,
@@ -24,9 +25,11 @@ from starlingmq.core.publish.publish_admission import (
     POSTPONED,
     RESERVED,
     STREAM_FULL,
+    UNCHECKED,
     admit,
 )
 from starlingmq.core.publish.publishing import Publishing
+from starlingmq.core.router.contract import Contract
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import ASKING
 from starlingmq.core.session.session import BRIDGE_LISTENER, Client, Session
@@ -43,6 +46,7 @@ ACK: Final = b"$JS.ACK."
 ACKNOWLEDGEMENTS: Final = (ACK, b"$JS.FC.")
 REPLY_PROPERTY: Final = 3  # bytes of the Response Topic beside the topic: the first one of a message's properties
 
+BREAKS: Final = "Payload Breaks A Contract"
 WHY: Final[dict[int, str]] = {
     NOT_STORED: "Not Stored",
     MEMORY: "Not Enough Memory",
@@ -205,7 +209,15 @@ class NatsPublishing:
             self.errors.no_topic(client, nats.pedantic, subject_of(message.topic))
             return
         verdict = admit(ctx, route, route.kept)
-        if verdict != ADMITTED and verdict != POSTPONED:  # ``Nats.handle`` has waited if it was POSTPONED
+        if verdict == UNCHECKED:
+            contract = route.contract
+            broken = "" if contract is None else contract.broken_by(message.payload)
+            if contract is not None and broken:
+                self._breaks(client, nats, message, contract, broken)
+                if reply and route.sequenced is not None and not contract.letters:
+                    self.jetstream.turned_down(client, nats, route.sequenced, reply, BREAKS)
+                return
+        elif verdict != ADMITTED and verdict != POSTPONED:  # ``Nats.handle`` has waited if it was POSTPONED
             if not route.reserved or not self.system.take(client, nats, message, reply):
                 self._turn_down(client, message, verdict)
                 if reply and route.sequenced is not None:
@@ -245,6 +257,15 @@ class NatsPublishing:
             self.system.refuse_jetstream(client, topic, reply)
         elif nats.no_responders:
             send_no_responders(self.ctx, self.router, client, reply)
+
+    def _breaks(self, client: Client, nats: NatsClient, message: Message, contract: Contract, why: str) -> None:
+        """The payload breaks the contract of its topic."""
+        if contract.letters:
+            self.ctx.drop("contract", client.client_id, 1, message.topic)
+            self.publishing.route(letter_of(message, contract, why, self.ctx.now), None)
+            nats.ok(client)
+        else:
+            self.errors.may_not_publish(client, subject_of(message.topic), "contract", BREAKS, why)
 
     def _turn_down(self, client: Client, message: Message, verdict: int) -> None:
         """Send the refusal of a message in the protocol of NATS."""

@@ -18,8 +18,9 @@ NOT_STORED: Final = 3  # nothing can be stored, or the buffer for another node i
 MEMORY: Final = 4  # the process uses more than ``limits.memory``
 RESERVED: Final = 5  # only the broker itself publishes to this topic
 STREAM_FULL: Final = 6
+UNCHECKED: Final = 7  # admitted if the payload keeps the contract of the topic
 
-COUNTED: Final = ("", "isolated", "", "storage_failing", "memory", "not_authorized", "stream_full")
+COUNTED: Final = ("", "isolated", "", "storage_failing", "memory", "not_authorized", "stream_full", "contract")
 """The reasons under which refused messages are counted as dropped."""
 
 
@@ -39,7 +40,7 @@ def admit(ctx: Context, route: Route, kept: bool) -> int:
         return NOT_STORED
     if kept and ctx.full_streams != 0 and stream_is_full(route):
         return STREAM_FULL
-    return ADMITTED
+    return ADMITTED if route.contract is None else UNCHECKED
 
 
 def stream_is_full(route: Route) -> bool:

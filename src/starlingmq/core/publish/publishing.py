@@ -30,12 +30,23 @@ from starlingmq.core.delivery.group_engine import GroupEngine
 from starlingmq.core.messages.link_marks import unmark
 from starlingmq.core.messages.message import Message
 from starlingmq.core.publish.bridges import has_been_here, tells_state
+from starlingmq.core.publish.dead_letters import letter_of
 from starlingmq.core.publish.producers import Producers
-from starlingmq.core.publish.publish_admission import ADMITTED, COUNTED, MEMORY, POSTPONED, RESERVED, STREAM_FULL, admit
+from starlingmq.core.publish.publish_admission import (
+    ADMITTED,
+    COUNTED,
+    MEMORY,
+    POSTPONED,
+    RESERVED,
+    STREAM_FULL,
+    UNCHECKED,
+    admit,
+)
 from starlingmq.core.publish.publish_admission import ISOLATED as ISOLATED_VERDICT
 from starlingmq.core.publish.unknown_pubrel import CLIENT_MAX, UnknownPubrels
 from starlingmq.core.retained.retained_messages import RetainedMessages
 from starlingmq.core.retained.retained_store import RetainedTree
+from starlingmq.core.router.contract import Contract
 from starlingmq.core.router.router import Route, Router
 from starlingmq.core.router.stream import Stream, refusing
 from starlingmq.core.session.connection import ASKING, CLOSED, WORKING
@@ -250,7 +261,13 @@ class Publishing:
         verdict = admit(self.ctx, route, message.qos != 0)
         if verdict == RESERVED and tells_state(client, message.topic, message.payload, message.qos):
             verdict = ADMITTED
-        if verdict != ADMITTED:
+        if verdict == UNCHECKED:
+            contract = route.contract
+            broken = "" if contract is None else contract.broken_by(message.payload)
+            if contract is not None and broken:
+                self._breaks(client, message, packet_id, contract, broken)
+                return
+        elif verdict != ADMITTED:
             self._turn_down(client, message, packet_id, verdict)
             return
         production = client.production
@@ -288,11 +305,26 @@ class Publishing:
                     return
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
 
+    def _breaks(self, client: Client, message: Message, packet_id: int, contract: Contract, why: str) -> None:
+        """The payload breaks the contract of its topic: the message is refused, or becomes a dead letter."""
+        self.ctx.refused(PUBLISH_REFUSED, client, message.topic, message.qos, message.retain, b"", why)
+        self._drop("contract", client, message)
+        if contract.letters:
+            self.route(letter_of(message, contract, why, self.ctx.now), None)
+            self._acknowledge_refused(client, message.qos, packet_id, 0)
+        elif message.qos == 1 and client.version == 5 and client.production is None:
+            self._say(client, packet_id, Reason.PAYLOAD_FORMAT_INVALID, why)
+        else:
+            self._acknowledge_refused(client, message.qos, packet_id, Reason.PAYLOAD_FORMAT_INVALID)
+
     def _not_kept(self, client: Client, packet_id: int, stream: Stream) -> None:
         """A message was delivered, but a stream did not take it."""
-        reason = stream.refusal_reason()
+        self._say(client, packet_id, stream.refusal_reason(), stream.refusal_text())
+
+    def _say(self, client: Client, packet_id: int, reason: int, text: str) -> None:
+        """PUBACK with a reason, for MQTT 5."""
         if client.problem_information and client.max_packet == 0:
-            frame = encode(Ack(PUBACK, packet_id, reason, {REASON_STRING: stream.refusal_text()}), 5)
+            frame = encode(Ack(PUBACK, packet_id, reason, {REASON_STRING: text}), 5)
             if client is self._answered:
                 self._answers.write(frame)
             else:

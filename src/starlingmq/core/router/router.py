@@ -17,6 +17,7 @@ from typing import Final, cast
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_port import GroupPort
 from starlingmq.core.groups.member_selection import RANDOM, STRATEGIES
+from starlingmq.core.router.contract import Contract, contract_of
 from starlingmq.core.router.filter_summary import FilterSummary
 from starlingmq.core.router.stream import Stream
 from starlingmq.core.session.session import Session, Subscription, merge
@@ -45,6 +46,7 @@ class Route:
     reserved: bool  # a topic to which only the broker publishes
     kept: bool  # a receiver wants QoS 1 or 2: sessions here, durable ones elsewhere, groups, streams
     sequenced: Stream | None  # the one of ``streams`` that answers publishers
+    contract: Contract | None  # of the topic: payloads are checked
     given_up: bool  # the search was too expensive: it has no receivers, and its messages are counted as dropped
 
     def __init__(
@@ -61,6 +63,7 @@ class Route:
         self.version = version
         self.reserved = reserved
         self.given_up = False
+        self.contract = None
         self.kept = len(groups) != 0 or len(streams) != 0
         self.sequenced = None
         for stream in streams:
@@ -106,7 +109,9 @@ class Router:
     awaited: dict[bytes, None]  # topics whose subscribers are counted for push consumers
     awaited_changes: int  # counts changes of filters that are one of these, and of the nodes that are reached;
     # ``version`` counts changes of those with wildcards
+    contracts: list[Contract]
     watcher: FilterWatcher | None  # is told which filters have got or lost subscribers
+    _letters: set[bytes]  # topics of messages that broke a contract: they are not checked again
     _groups: dict[bytes, Group]  # by "name/filter"
     _seed: int
     _max_length: int
@@ -129,6 +134,8 @@ class Router:
         self.alone = True
         self.strategies = {}
         self.strategy = RANDOM
+        self.contracts = []
+        self._letters = set()
         self.watcher = None
         self.awaited = {}
         self.awaited_changes = 0
@@ -140,6 +147,11 @@ class Router:
         """Apply new limits; cached routes are looked up again."""
         self._max_length = max_length
         self._max_levels = max_levels
+        self.version += 1
+
+    def use_contracts(self, contracts: list[Contract]) -> None:
+        self.contracts = contracts
+        self._letters = {each.letters for each in contracts}
         self.version += 1
 
     def cached(self) -> int:
@@ -213,6 +225,8 @@ class Router:
         self.ctx.work -= work
         route = Route(subscriptions, groups, streams, self.version, reserved or of_the_broker(topic))
         route.given_up = gave_up
+        if self.contracts and not route.reserved and topic not in self._letters:
+            route.contract = contract_of(self.contracts, topic)
         self._remember(topic, route)
         return route
 
