@@ -49,6 +49,11 @@ async def test_a_message_that_breaks_it_is_refused_at_each_qos(serve: Serve, joi
     assert reasons[2:] == ([0x99, 0, 0x99, 0] if version == 5 else [0] * 4)
     assert told == (WHY if version == 5 else None)
     assert dropped(broker) == 4
+    assert [await writer.publish("plant/4/temp", payload, retain=True) for payload in (GOOD, BAD, b"")][::2] == [0, 0]
+    late = await join(broker, "late")
+    await late.subscribe("#")
+    await writer.publish("end", b"")
+    assert (await late.message()).topic == b"end", "nothing is retained"
 
 
 async def test_nats_and_http_are_refused_too(serve: Serve, join: Join) -> None:

@@ -133,7 +133,7 @@ async def publish(driver: Driver, message: Message) -> int:
         raise AdminError(400, f"topic: {error.detail}") from None
     verdict = NOT_STORED if ctx.refusing else admit(ctx, route, message.qos != 0)
     if verdict == UNCHECKED:
-        broken = "" if route.contract is None else route.contract.broken_by(message.payload)
+        broken = "" if route.contract is None else route.contract.broken_by(message)
         if broken:
             raise AdminError(422, broken)
     elif verdict != ADMITTED:

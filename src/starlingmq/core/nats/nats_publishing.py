@@ -211,7 +211,7 @@ class NatsPublishing:
         verdict = admit(ctx, route, route.kept)
         if verdict == UNCHECKED:
             contract = route.contract
-            broken = "" if contract is None else contract.broken_by(message.payload)
+            broken = "" if contract is None else contract.broken_by(message)
             if contract is not None and broken:
                 self._breaks(client, nats, message, contract, broken)
                 if reply and route.sequenced is not None and not contract.letters:

@@ -263,7 +263,7 @@ class Publishing:
             verdict = ADMITTED
         if verdict == UNCHECKED:
             contract = route.contract
-            broken = "" if contract is None else contract.broken_by(message.payload)
+            broken = "" if contract is None else contract.broken_by(message)
             if contract is not None and broken:
                 self._breaks(client, message, packet_id, contract, broken)
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from starlingmq.core.messages.message import Message
 from starlingmq.core.topics.topics import matches
 
 
@@ -22,9 +23,12 @@ class Contract:
         self.fault = fault
         self.letters = letters
 
-    def broken_by(self, payload: bytes) -> str:
-        """Why, for the publisher and the log; "" if it is not."""
-        fault = self.fault(payload)
+    def broken_by(self, message: Message) -> str:
+        """Why, for the publisher and the log; "" if it is not. An empty message that deletes a retained one has no
+        form."""
+        if message.retain and not message.payload:
+            return ""
+        fault = self.fault(message.payload)
         return f"contract {self.name}: {fault}" if fault else ""
 
 
