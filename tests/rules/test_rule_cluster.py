@@ -55,14 +55,18 @@ async def test_no_row_is_lost_with_the_node_that_carries_the_rule_and_its_disk(t
         first = await carriers.next()
         here, there = [node for node in cluster.nodes if node is not first]
         came: Counter[int] = Counter()
+        subscribed = asyncio.Event()
 
         async def read() -> None:
             async with Client(here.url, client_id="reader", clean_start=False, session_expiry=3600) as reader:
                 await reader.subscribe("out", qos=1)
+                subscribed.set()
                 async for message in reader.messages():
                     came[int(message.payload)] += 1
 
         reading = asyncio.ensure_future(read())
+        async with within(SECONDS):
+            await subscribed.wait()
         await publish(there, 0)
         writing = asyncio.ensure_future(publish(there, EACH))
         await cluster.until(lambda: len(came) > EACH, "rows come")
