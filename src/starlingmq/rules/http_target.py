@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ except ImportError as error:
 
 REFUSED: Final = frozenset((400, 409, 413, 415, 422))
 BODY_MAX: Final = 65_536  # bytes of an answer that are read
+BODY_SECONDS: Final = 2.0  # for these
 SHOWN: Final = 200
 
 
@@ -22,19 +24,25 @@ class HttpTarget(RuleTarget):
     _client: httpx.AsyncClient | None = None
 
     async def open(self) -> None:
-        headers = {"Content-Type": "application/json", "User-Agent": "starlingmq"}
+        headers = {"Content-Type": "application/json", "User-Agent": "starlingmq", "Accept-Encoding": "identity"}
         if self.sink.token_file:
-            token = await asyncio.to_thread(Path(self.sink.token_file).read_text)
-            headers["Authorization"] = f"Bearer {token.strip()}"
+            token = (await asyncio.to_thread(Path(self.sink.token_file).read_bytes)).strip().decode("latin-1")
+            if not token or not token.isascii() or not token.isprintable():  # the client would show it in its error
+                raise UnusableTarget(f"{self.sink.token_file} must have one line of ASCII: the token")
+            headers["Authorization"] = f"Bearer {token}"
         self._client = await asyncio.to_thread(httpx.AsyncClient, headers=headers, timeout=self.sink.timeout)
 
     async def write(self, rows: list[str]) -> None:
         assert self._client is not None
         body = "[" + ",".join(rows) + "]"
         try:
-            async with self._client.stream("POST", self.sink.url, content=body) as answer:
-                text = await _begin_of(answer)
-        except httpx.HTTPError as error:
+            request = self._client.build_request("POST", self.sink.url, content=body.encode(errors="replace"))
+            async with asyncio.timeout(self.sink.timeout):  # that of the client begins again with each byte
+                answer = await self._client.send(request, stream=True)
+            text = await _begin_of(answer)
+        except TimeoutError:
+            raise UnusableTarget(f"no answer within {self.sink.timeout:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UnusableTarget(str(error) or type(error).__name__) from None
         if answer.is_success:
             return
@@ -49,10 +57,16 @@ class HttpTarget(RuleTarget):
 
 
 async def _begin_of(answer: httpx.Response) -> str:
-    """The begin of the body. A longer one than BODY_MAX is not read to its end, and its connection closed."""
+    """The begin of the body. One that is longer than BODY_MAX, or slow, or broken, is not read to its end, and its
+    connection closed: the status has said all that counts."""
     found = b""
-    async for part in answer.aiter_bytes():
-        found += part
-        if len(found) > BODY_MAX:
-            break
+    try:
+        with suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in answer.aiter_raw():
+                    found += part
+                    if len(found) > BODY_MAX:
+                        break
+    finally:
+        await answer.aclose()
     return found[: 4 * SHOWN].decode(errors="replace")[:SHOWN].strip()

@@ -86,7 +86,7 @@ class RuleProgram:
             tables[step.name.lower()] = last
         self.columns = tuple((each.name, each.type) for each in last)
         self._names = [name for name, _ in self.columns]
-        result = [each.value().code for each in last]
+        result = [each.value() for each in last]
         self._run = function.compiled("topic, payload, qos, retain, pairs, d, now", result)
         self._wants_pairs = any("pairs" in line for line in function.lines)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -22,9 +24,17 @@ from starlingmq.config.secret_masking import without_login
 from starlingmq.config.section_types import ConfigError
 from starlingmq.net.driver import Driver
 from starlingmq.rules.rule_flow import ALL, HEAD, Arrived, Publication, RuleFlow, Work
+from starlingmq.rules.sql_values import BYTES_MAX, ROWS_MAX, RowFailed, printable, size_of
 from starlingmq.wire.mqtt import decode_publish
 from starlingmq.wire.packets import Ack
-from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, encode_property_bytes
+from starlingmq.wire.properties import (
+    MAXIMUM_PACKET_SIZE,
+    RECEIVE_MAXIMUM,
+    USER_PROPERTY,
+    encode_property_bytes,
+    split_publish_properties,
+)
+from starlingmq.wire.reasons import MqttError
 
 if TYPE_CHECKING:
     from starlingmq.rules.program import RuleProgram, TopicRows
@@ -34,7 +44,7 @@ log = logging.getLogger("starlingmq")
 
 REASON: Final = "starlingmq-reason"  # a User Property of dead letters
 RULE: Final = "starlingmq-rule"  # the same: the name of the rule
-ROWS_MAX: Final = 10_000  # of one message
+TURN_SECONDS: Final = 0.02  # of work on messages, until the loop has its turn
 LOG_SECONDS: Final = 10.0  # until the next failure of a message is logged
 
 
@@ -52,7 +62,9 @@ class RuleBridge(SessionBridge):
         self._item: Callable[[tuple[Any, ...]], Any] = tuple  # of a row, for the target
         self._target: RuleTarget | None = None
         self._flow: RuleFlow | None = None
-        self._early: list[Arrived] = []  # before it runs
+        self._coming: deque[Arrived] = deque()  # messages that are not worked on yet
+        self._goes_on = False  # in the next turn of the loop
+        self._releasing = False  # the same
         self._told_at = -LOG_SECONDS  # when a failure was logged
         self._server = without_login(self.rule.sink.url) if self.rule.sink.url else "this broker"
 
@@ -73,7 +85,7 @@ class RuleBridge(SessionBridge):
         if self.rule.sink.format != "topic":
             self._target = await asyncio.to_thread(self._new_target)
             await self._target.begin()
-        self._early = []
+        self._coming.clear()
         session = self.session
         window = None if session is None else session.window
         # A request may still be on its way to the target when a later message has become a dead letter.
@@ -117,10 +129,7 @@ class RuleBridge(SessionBridge):
         )
         self._out = self._flow.out
         self._in = self._flow.rows
-        early, self._early = self._early, []
-        for message in early:
-            self._take(message)
-        self._push()
+        self._work()
 
     async def _close(self) -> None:
         await super()._close()
@@ -144,32 +153,50 @@ class RuleBridge(SessionBridge):
         )
         if packet.dup:
             self.counts.again += 1
-        if self._flow is None:
-            self._early.append(message)
-        else:
-            self._take(message)
+        self._coming.append(message)
+
+    def _work(self) -> None:
+        """Take the messages that came while there is room for their rows; other clients have their turn between."""
+        flow, near = self._flow, self._near
+        if flow is None or near is None:
+            return
+        self._push()
+        until = time.monotonic() + TURN_SECONDS
+        while self._coming and not self._full(flow) and not self._goes_on:
+            self._take(self._coming.popleft())
+            self._push()
+            if self._coming and time.monotonic() >= until:
+                self._goes_on = True
+                asyncio.get_running_loop().call_soon(self._next_turn)
+        self._hold(near, bool(self._coming) or self._full(flow))
+        if near.blocked and not near.reads and not self._releasing:
+            self._releasing = True
+            asyncio.get_running_loop().call_soon(self._release, near)
+
+    def _release(self, near: NearHandle) -> None:
+        """The broker reads no more rows because they came while it was to wait, and it waits because of rows."""
+        self._releasing = False
+        if near is self._near and near.client is not None and near.blocked:
+            near.blocked = False
+            self._driver.drained(near.client)
+            self._work()
+
+    def _next_turn(self) -> None:
+        self._goes_on = False
+        self._work()
+
+    def _full(self, flow: RuleFlow) -> bool:
+        return flow.full() or (self._target is not None and self._target.full())
 
     def _take(self, message: Arrived) -> None:
         """Make the rows of a message, except those that are stored."""
-        flow, program = self._flow, self._program
-        assert flow is not None and program is not None
+        flow = self._flow
+        assert flow is not None
         stored = flow.came(message)
         if stored == ALL:
             self._send(flow.out.done(flow.take(message, 0).sent))
             return
-        publications: list[Publication] = []
-        items: list[Any] = []
-        try:
-            now = int(self._driver.clock() * 1_000_000)
-            rows = program.rows(message.topic, message.payload, message.qos, message.retain, message.properties, now)
-            if len(rows) > ROWS_MAX:
-                raise ValueError(f"it has {len(rows)} rows, and may have {ROWS_MAX} at most")
-            if self._topic_rows is not None:
-                publications = [self._fitting(self._topic_rows.message(row), flow.largest) for row in rows]
-            else:
-                items = [self._item(row) for row in rows]
-        except ValueError as error:
-            publications, items = self._failed(message, str(error)), []
+        publications, items = self._made_of(message, flow)
         left = publications[stored:]
         work = flow.take(message, len(left) + len(items))
         if not left and not items:
@@ -179,27 +206,72 @@ class RuleBridge(SessionBridge):
         if items and self._target is not None:
             self._target.offer(work, message, items)
 
+    def _made_of(self, message: Arrived, flow: RuleFlow) -> tuple[list[Publication], list[Any]]:
+        """The rows of a message, for this broker or for the target; its dead letter, if it has no result."""
+        program = self._program
+        assert program is not None
+        publications: list[Publication] = []
+        items: list[Any] = []
+        size = 0
+        try:
+            now = int(self._driver.clock() * 1_000_000)
+            rows = program.rows(message.topic, message.payload, message.qos, message.retain, message.properties, now)
+            if len(rows) > ROWS_MAX:
+                raise RowFailed(f"it has {len(rows)} rows, and may have {ROWS_MAX} at most")
+            for row in rows:
+                if self._topic_rows is not None:
+                    publications.append(self._fitting(self._topic_rows.message(row), flow.largest))
+                    size += len(publications[-1][1]) + len(publications[-1][4])
+                else:
+                    items.append(self._item(row))
+                    size += size_of(items[-1])
+                if size > BYTES_MAX:
+                    raise RowFailed(f"its rows have more than {BYTES_MAX:,} bytes")
+        except MqttError as error:
+            return self._failed(message, f"a row makes no message: {error.detail}"), []
+        except ValueError as error:
+            return self._failed(message, str(error)), []
+        except (RecursionError, MemoryError) as error:
+            return self._failed(message, f"its values are too large ({type(error).__name__})"), []
+        return publications, items
+
     def _fitting(self, publication: Publication, most: int) -> Publication:
-        size = len(publication[0]) + len(publication[1]) + len(publication[4]) + HEAD
+        """Raises ValueError, MqttError for a message for which this broker would close the connection."""
+        topic, payload, qos, retain, properties = publication
+        state = self._driver.state
+        size = len(topic) + len(payload) + len(properties) + HEAD
         if 0 < most < size:
             raise ValueError(f"a row makes a message of {size} bytes, and this broker takes {most}")
+        if qos > state.ctx.max_qos:
+            raise ValueError(f"a row has QoS {qos}, and this broker takes {state.ctx.max_qos} at most (mqtt.max_qos)")
+        if retain and not state.ctx.retain_available:
+            raise ValueError("a row has retain, which this broker does not take (mqtt.retain_available)")
+        state.router.check(topic)
+        if properties:
+            split_publish_properties(properties, 0, len(properties))
         return publication
 
     def _failed(self, message: Arrived, reason: str) -> list[Publication]:
-        """The message has no result. Returns its dead letter, if there is to be one."""
+        """The message has no result. Returns its dead letter, if there is to be one, and this broker takes it."""
         self.counts.refused += 1
-        said = f"{message.topic.decode()}: {reason}"
+        topic, reason = message.topic.decode(), printable(reason)
+        said = f"{printable(topic)}: {reason}"
+        letters: list[Publication] = []
+        if self.rule.dead_letter is not None:
+            pairs: Any = [(RULE, self.rule.name), (REASON, reason), ("topic", topic)]
+            qos = min(1, self._driver.state.ctx.max_qos)
+            try:
+                properties = encode_property_bytes({USER_PROPERTY: pairs})
+                letter = (self.rule.dead_letter.topic.encode(), message.payload, qos, False, properties)
+                letters = [self._fitting(letter, number(self._limits, MAXIMUM_PACKET_SIZE, 0))]
+            except (MqttError, ValueError) as error:
+                said += f"; nor a dead letter: {error.detail if isinstance(error, MqttError) else error}"
         self.complaints = [said]
         now = self._driver.clock()
         if now - self._told_at >= LOG_SECONDS:
             self._told_at = now
             log.warning("%s: a message has no result: %s", self.label, said)
-        letter = self.rule.dead_letter
-        if letter is None:
-            return []
-        pairs: Any = [(RULE, self.rule.name), (REASON, reason), ("topic", message.topic.decode())]
-        properties = encode_property_bytes({USER_PROPERTY: pairs})
-        return [(letter.topic.encode(), message.payload, 1, False, properties)]
+        return letters
 
     def _push(self) -> None:
         """Publish as many rows as this broker has room for."""
@@ -227,9 +299,7 @@ class RuleBridge(SessionBridge):
 
     def set_reading(self) -> None:
         """Also after all packets that have come at once."""
-        self._push()
-        if self._flow is not None and self._near is not None:
-            self._hold(self._near, self._flow.full())
+        self._work()
 
     # The target
 
@@ -245,7 +315,7 @@ class RuleBridge(SessionBridge):
                 flow.publish(work, message, 0, letter)
         self.counts.messages_out += not refused
         self._send(flow.stored(work))
-        self.set_reading()
+        self._work()
 
 
 def offset_of(near: NearHandle, packet_id: int) -> int:

@@ -14,13 +14,16 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from starlingmq.config.rules_section import RuleSink
 from starlingmq.config.secret_masking import without_login
 from starlingmq.rules.rule_flow import Arrived, Work
+from starlingmq.rules.sql_values import printable, size_of
 
 log = logging.getLogger("starlingmq")
+
+WAITING_BYTES: Final = 16 * 1024**2  # of rows, before messages are to wait in the session
 
 Delivered = Callable[[Work, list[tuple[Arrived, str]]], None]
 """Called for each row that is done, with the work of its message, and the message with a reason if it is refused."""
@@ -43,6 +46,7 @@ class RuleTarget:
         self._delivered = delivered
         self._ended = ended
         self._rows: deque[tuple[Work, Arrived, Any]] = deque()
+        self._size = 0  # of these rows
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -66,7 +70,11 @@ class RuleTarget:
 
     def offer(self, work: Work, message: Arrived, rows: list[Any]) -> None:
         self._rows.extend((work, message, row) for row in rows)
+        self._size += sum(map(size_of, rows))
         self._wanted.set()
+
+    def full(self) -> bool:
+        return self._size >= WAITING_BYTES
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -81,9 +89,11 @@ class RuleTarget:
                 await self._wanted.wait()
                 self._wanted.clear()
                 while self._rows:
-                    await self._send([self._rows.popleft() for _ in range(min(len(self._rows), self.sink.batch))])
+                    rows = [self._rows.popleft() for _ in range(min(len(self._rows), self.sink.batch))]
+                    self._size -= sum(size_of(row) for _, _, row in rows)
+                    await self._send(rows)
         except (UnusableTarget, OSError) as error:
-            self._ended(f"{self.shown}: {error or type(error).__name__}")
+            self._ended(f"{self.shown}: {printable(str(error)) or type(error).__name__}")
         except Exception:
             log.exception("internal error in the target of a rule; please report it")
             self._ended("internal error")

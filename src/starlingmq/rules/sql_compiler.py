@@ -172,10 +172,14 @@ class Function:
         """This row ends if the condition holds."""
         self.write(f"if {condition}: {'continue' if self.loops else 'return out'}")
 
-    def compiled(self, parameters: str, result: Sequence[str]) -> Callable[..., list[tuple[Any, ...]]]:
-        self.write(f"out.append(({''.join(f'{each}, ' for each in result)}))")
+    def compiled(self, parameters: str, result: Sequence[Value]) -> Callable[..., list[tuple[Any, ...]]]:
+        texts = [each.code for each in result if each.type.kind in ("string", "binary")]
+        if self.loops and texts:
+            self.write(f"size += {' + '.join(f'len({each} or ())' for each in texts)}")
+            self.write("if size > values.BYTES_MAX: raise values.too_large()")
+        self.write(f"out.append(({''.join(f'{each.code}, ' for each in result)}))")
         text = "\n".join(
-            [f"def run({parameters}):", "    out = []", "    turns = 0", *self.lines, "    return out", ""]
+            [f"def run({parameters}):", "    out = []", "    turns = size = 0", *self.lines, "    return out", ""]
         )
         names = dict(self.names)
         exec(compile(text, "<rule>", "exec"), names)  # noqa: S102 - of names and constants that the compiler made

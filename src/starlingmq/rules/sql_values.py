@@ -34,6 +34,9 @@ SPACES: Final = BLANKS + "\x7f"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN: Final = 60
 TEXT_MAX: Final = 64 * 1024**2  # characters that a replacement may make of a text
+ROWS_MAX: Final = 10_000  # of one message
+BYTES_MAX: Final = 64 * 1024**2  # of the rows of one message
+REASON_MAX: Final = 500  # characters of the reason for a failure
 TURNS_MAX: Final = 100_000  # elements of arrays, and rows of lookup tables, that a message may lead through
 ROUND_MAX: Final = 400  # decimals, beyond which rounding changes no double or gives 0
 LEAST: Final = 5e-324  # the least double, which Java writes with two digits
@@ -44,6 +47,23 @@ def shown(value: object) -> str:
     """The begin of a value, for an error."""
     text = repr(value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def size_of(item: object) -> int:
+    """About how many bytes a row for a target has."""
+    if isinstance(item, (str, bytes)):
+        return len(item)
+    return sum(map(size_of, item)) if isinstance(item, (list, tuple)) else 8
+
+
+def printable(text: str) -> str:
+    """One line of it, for a log and a property: without control characters and halves of pairs, and not too long."""
+    found = "".join([each if each.isprintable() else repr(each)[1:-1] for each in text[:REASON_MAX]])
+    return found if len(text) <= REASON_MAX else found + "..."
+
+
+def too_large() -> RowFailed:
+    return RowFailed(f"its rows have more than {BYTES_MAX:,} bytes")
 
 
 def too_many_turns() -> RowFailed:
@@ -385,7 +405,10 @@ def json_value(text: str, path: Sequence[str | int]) -> str | None:
             return None
     if isinstance(found, str) or (found is None and path):
         return found
-    return _as_json(found)
+    try:
+        return _as_json(found)
+    except RecursionError:
+        raise RowFailed("the JSON in a text is nested too deeply") from None
 
 
 def _as_json(value: Any) -> str:

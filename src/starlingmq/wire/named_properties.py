@@ -40,11 +40,14 @@ def named_pairs(raw: bytes) -> list[tuple[str, str]]:
     return pairs
 
 
-def encoded_pairs(pairs: Iterable[tuple[str | None, str | None]], expiry: int | None) -> bytes:
+def encoded_pairs(pairs: Iterable[tuple[str | None, str | None] | None], expiry: int | None) -> bytes:
     """Encode such pairs, and ``expiry`` in seconds. Raises ValueError."""
     found: Properties = {}
     users: list[tuple[str, str]] = []
-    for name, value in pairs:
+    for pair in pairs:
+        if pair is None:
+            raise ValueError("a property is null")
+        name, value = pair
         if name is None or value is None:
             missing = "name" if name is None else "value"
             raise ValueError(f"property {value if name is None else name!r} has no {missing}: it is null")
