@@ -80,6 +80,8 @@ class RuleProgram:
         for number, step in enumerate(rule.steps):
             try:
                 last = run_query(parse(step.sql), tables, lookups, function)
+            except RecursionError:
+                raise RuleError(f"steps[{number}].sql: it is nested too deeply; take steps") from None
             except SqlError as error:
                 place = f", line {error.line}, column {error.column}" if error.line else ""
                 raise RuleError(f"steps[{number}].sql{place}: {error}") from None

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final
 
 from msgspec import Struct
@@ -32,6 +33,7 @@ try:
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import ParseError, TokenError
+    from sqlglot.tokens import TokenType
 except ImportError as error:
     raise ConfigError(f"the SQL of rules cannot be read ({error}): pip install 'starlingmq[rules]'") from None
 
@@ -41,6 +43,7 @@ HANDLERS: Final[dict[object, Handler]] = {}
 ``sql_functions`` fills it."""
 SPARK: Final = "the broker's engine has {}; Spark has it: starlingmq pipeline"
 NESTED_MAX: Final = 40
+LOOPS_MAX: Final = 10
 ALIASES: Final = {"text": "string", "varchar": "string", "integer": "int", "long": "bigint", "timestamptz": "timestamp"}
 NAMES: Final = {"double": "double", "binary": "binary", "varbinary": "binary", "timestamp": "timestamp"}
 
@@ -161,6 +164,8 @@ class Function:
 
     def loop(self, head: str) -> None:
         """All lines from here to the end are in the loop."""
+        if self.loops == LOOPS_MAX:
+            raise SqlError(f"more than {LOOPS_MAX} of LATERAL VIEW and JOIN; take several rules")
         self.write(head)
         self._indent += 1
         self.loops += 1
@@ -190,6 +195,12 @@ class Function:
 def parse(sql: str) -> exp.Select:
     """Raises SqlError."""
     try:
+        tokens = sqlglot.tokenize(sql, read="spark")
+        for token, following in pairwise(tokens):
+            if token.token_type == following.token_type == TokenType.STRING:
+                raise SqlError(
+                    "two texts in a row: write || between them, or \\' in one", following.line, following.col
+                )
         found = sqlglot.parse(sql, read="spark")
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
@@ -258,6 +269,7 @@ class Expressions:
     def __init__(self, columns: list[QueryColumn], function: Function) -> None:
         self.columns = columns
         self.function = function
+        self._types: dict[int, tuple[exp.Expr, SqlType]] = {}
 
     # Columns
 
@@ -276,7 +288,7 @@ class Expressions:
         inner = node.unalias()
         if isinstance(inner, (exp.Explode, exp.Posexplode)):
             raise no_engine("explode() in SELECT: write LATERAL VIEW explode(...) t AS x", node)
-        if not name:
+        if not name or not (isinstance(node, exp.Alias) or isinstance(node.unnest(), (exp.Column, exp.Literal))):
             raise wrong(f"the column {inner.sql(dialect='spark')} needs a name: AS name", node)
         type, key = self.type_of(inner), (id(self), id(node))
         if type == DECIMAL:
@@ -322,9 +334,11 @@ class Expressions:
         call, alias = lateral.this, lateral.args.get("alias")
         if not isinstance(call, (exp.Explode, exp.Posexplode)) or not lateral.args.get("view"):
             raise no_engine(f"{call.sql(dialect='spark')} in LATERAL VIEW, only explode and posexplode", lateral)
+        if call.args.get("expressions"):
+            raise wrong(f"{call.key} needs 1 operand", lateral)
         values = self.value(call.this)
         if values.type.element is None:
-            raise wrong(f"explode needs an array, not {values.type}", lateral)
+            raise wrong(f"{call.key} needs an array, not {values.type}", lateral)
         names = [each.name for each in (alias.columns if alias is not None else [])]
         table = alias.name.lower() if alias is not None else ""
         numbered = isinstance(call, exp.Posexplode)
@@ -387,8 +401,15 @@ class Expressions:
 
     def type_of(self, node: exp.Expr) -> SqlType:
         """The type of an expression that is written later, where its value is needed."""
-        with self.function.trial():
-            return self.value(node).type
+        known = self._types.get(id(node))
+        if known is None:  # with the node, so that no other one gets its number
+            with self.function.trial():
+                known = self._types[id(node)] = (node, self.value(node).type)
+        return known[1]
+
+    def held(self, value: Value) -> Value:
+        """The value in a variable: Python warns of a literal that is compared with None."""
+        return value if value.constant is None else Value(self.function.variable(value.code), value.type, False)
 
     def strict(self, arguments: Sequence[Value], type: SqlType, code: str, nullable: bool = False) -> Value:
         """A value that is null if one of these is."""

@@ -6,6 +6,7 @@ One handler for each kind of expression: it writes the operands, checks their ty
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from sqlglot import exp
@@ -37,6 +38,9 @@ COMPARISONS: Final[dict[type, str]] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
+FLOAT_MAX: Final = sys.float_info.max
+DIGITS_MAX: Final = 38  # of a decimal of Spark
+EXACT: Final = 15  # digits of a decimal that a double holds
 MICROS: Final = {"timestamp_seconds": 1_000_000, "timestamp_millis": 1000, "timestamp_micros": 1}
 SINCE: Final[dict[type, int]] = {exp.UnixSeconds: 1_000_000, exp.UnixMillis: 1000, exp.UnixMicros: 1}
 
@@ -60,11 +64,31 @@ def double(compiler: Expressions, node: exp.Expr) -> Value:
     return compiler.typed(number(compiler, node), DOUBLE, node)
 
 
+def no_decimal(value: Value, node: exp.Expr) -> Value:
+    if value.type == DECIMAL:
+        raise no_engine("decimal: write 1.5D", node)
+    return value
+
+
 def whole(compiler: Expressions, node: exp.Expr) -> Value:
     value = compiler.value(node)
     if not value.type.is_integer and value.type != VOID:
         raise wrong(f"{node.sql(dialect='spark')} is {value.type}, but must be an integer", node)
     return value
+
+
+def narrow(compiler: Expressions, node: exp.Expr) -> Value:
+    """An integer that an int holds."""
+    value = whole(compiler, node)
+    if value.type == BIGINT:
+        raise no_engine("bigint here: cast it to int", node)
+    return value
+
+
+def only(nodes: list[exp.Expr], count: int, node: exp.Expr) -> list[exp.Expr]:
+    if len(nodes) != count:
+        raise wrong(f"{node.name.lower() or node.key} needs {count} operands, not {len(nodes)}", node)
+    return nodes
 
 
 def text_constant(compiler: Expressions, node: exp.Expr | None, named: str) -> str:
@@ -82,11 +106,13 @@ def literal(compiler: Expressions, node: exp.Literal) -> Value:
     text = node.name
     if node.is_string:
         return Value(repr(text), STRING, False, text)
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= DIGITS_MAX:
         found = int(text)
         for type in (INT, BIGINT):
             if found <= bounds(type)[1]:
                 return Value(text, type, False, found)
+    if float(text) > FLOAT_MAX:
+        raise wrong(f"{sql_values.shown(text)} is above what double holds", node)
     if "e" in text.lower():
         return Value(repr(float(text)), DOUBLE, False, float(text))
     return Value(text, DECIMAL, False, float(text))
@@ -130,6 +156,8 @@ def _calculated(compiler: Expressions, sign: str, one: Value, other: Value, node
     type = one.type
     if type == DECIMAL:
         raise no_engine("decimal: write 1.5D", node)
+    if type == VOID:
+        return Value("None", DOUBLE)
     code = f"{one.code} {sign} {other.code}"
     if type.is_integer:
         least, most = bounds(type)
@@ -139,7 +167,10 @@ def _calculated(compiler: Expressions, sign: str, one: Value, other: Value, node
 
 @handles(exp.Div)
 def division(compiler: Expressions, node: exp.Div) -> Value:
-    one, other = double(compiler, node.left), double(compiler, node.right)
+    given = [number(compiler, node.left), number(compiler, node.right)]
+    if any(each.type == DECIMAL for each in given) and not any(each.type == DOUBLE for each in given):
+        raise no_engine("decimal: write 1.5D", node)
+    one, other = [compiler.typed(each, DOUBLE, node) for each in given]
     safe = other.constant is not None and other.constant != 0
     return compiler.strict(
         [one, other], DOUBLE, f"{one.code} / {other.code}" if safe else f"values.divided({one.code}, {other.code})"
@@ -164,8 +195,11 @@ def modulo(compiler: Expressions, node: exp.Mod) -> Value:
 @handles(exp.Neg)
 def negative(compiler: Expressions, node: exp.Neg) -> Value:
     value = number(compiler, node.this)
-    if value.constant is not None:
-        return Value(f"(-{value.code})", value.type, False, -value.constant)
+    if value.type == VOID:
+        return Value("None", DOUBLE)
+    if value.constant is not None and (isinstance(node.this, exp.Literal) or not value.type.is_integer):
+        lowest = INT if -value.constant == bounds(INT)[0] and value.type == BIGINT else value.type
+        return Value(f"(-{value.code})", lowest, False, -value.constant)
     if value.type == DOUBLE:
         return compiler.strict([value], DOUBLE, f"-{value.code}")
     least, most = bounds(value.type)
@@ -174,7 +208,7 @@ def negative(compiler: Expressions, node: exp.Neg) -> Value:
 
 @handles(exp.Abs)
 def absolute(compiler: Expressions, node: exp.Abs) -> Value:
-    value = number(compiler, node.this)
+    value = no_decimal(number(compiler, node.this), node)
     if not value.type.is_integer:
         value = compiler.typed(value, DOUBLE, node)
         return compiler.strict([value], DOUBLE, f"abs({value.code})")
@@ -186,7 +220,10 @@ def absolute(compiler: Expressions, node: exp.Abs) -> Value:
 def whole_number(compiler: Expressions, node: exp.Expr) -> Value:
     if node.args.get("decimals") is not None:
         raise no_engine("second argument of floor and ceil", node)
-    value = double(compiler, node.this)
+    value = no_decimal(number(compiler, node.this), node)
+    if value.type.is_integer:
+        return Value(value.code, BIGINT, value.nullable)
+    value = compiler.typed(value, DOUBLE, node)
     name = "floor_of" if isinstance(node, exp.Floor) else "ceiling_of"
     return compiler.strict([value], BIGINT, f"values.{name}({value.code})")
 
@@ -220,7 +257,9 @@ def sign(compiler: Expressions, node: exp.Sign) -> Value:
 def extreme(compiler: Expressions, node: exp.Expr) -> Value:
     """The largest or least of those that are not null."""
     nodes = [node.this, *node.expressions]
-    found = compiler.together([compiler.value(each) for each in nodes], node)
+    if len(nodes) < 2:
+        raise wrong(f"{node.key} needs 2 operands or more", node)
+    found = [compiler.held(each) for each in compiler.together([compiler.value(each) for each in nodes], node)]
     type = found[0].type
     if type.kind in ("struct", "array", "boolean", "decimal", "void"):
         raise no_engine(f"{node.key} of {type}", node)
@@ -240,6 +279,8 @@ def extreme(compiler: Expressions, node: exp.Expr) -> Value:
 
 @handles(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 def comparison(compiler: Expressions, node: exp.Binary) -> Value:
+    if isinstance(node.right, tuple(COMPARISONS)):  # Spark compares from the left
+        raise wrong("two comparisons in a row: put one of them in parentheses", node)
     one, other = comparable(compiler, [node.left, node.right], node)
     return compiler.strict([one, other], BOOLEAN, compared(one, COMPARISONS[type(node)], other))
 
@@ -248,6 +289,11 @@ def comparable(compiler: Expressions, nodes: list[exp.Expr], node: exp.Expr) -> 
     """The operands as one type that can be compared. Against a literal with decimals, integers are compared exactly."""
     found = [compiler.value(each) for each in nodes]
     if any(each.type == DECIMAL for each in found) and all(each.type.is_number for each in found):
+        if any(each.type == DOUBLE for each in found):
+            return [compiler.typed(each, DOUBLE, node) for each in found]
+        for each in found:
+            if each.type == DECIMAL and sum(map(str.isdigit, each.code)) > EXACT:
+                raise no_engine(f"decimal of more than {EXACT} digits: write 1.5D", node)
         return found
     found = compiler.together(found, node)
     if found[0].type.kind in ("struct", "array"):
@@ -315,7 +361,7 @@ def is_(compiler: Expressions, node: exp.Is) -> Value:
 
 @handles("isnull", "isnotnull")
 def is_null(compiler: Expressions, node: exp.Anonymous) -> Value:
-    return missing(compiler, node.expressions[0], node.name.lower() == "isnull")
+    return missing(compiler, only(node.expressions, 1, node)[0], node.name.lower() == "isnull")
 
 
 def missing(compiler: Expressions, node: exp.Expr, wanted: bool) -> Value:
@@ -366,7 +412,9 @@ def case(compiler: Expressions, node: exp.Case) -> Value:
 
 @handles(exp.If)
 def if_(compiler: Expressions, node: exp.If) -> Value:
-    return chosen(compiler, [(node.this, node.args["true"])], node.args.get("false"), node)
+    if node.args.get("false") is None:
+        raise wrong("if needs 3 operands", node)
+    return chosen(compiler, [(node.this, node.args["true"])], node.args["false"], node)
 
 
 def chosen(
@@ -521,9 +569,9 @@ def length(compiler: Expressions, node: exp.Length) -> Value:
 
 @handles(exp.Substring)
 def substring(compiler: Expressions, node: exp.Substring) -> Value:
-    value, start = of(compiler, node.this, STRING, BINARY), whole(compiler, node.args["start"])
+    value, start = of(compiler, node.this, STRING, BINARY), narrow(compiler, node.args["start"])
     size = node.args.get("length")
-    count = Value("2147483647", INT, False, 2147483647) if size is None else whole(compiler, size)
+    count = Value("2147483647", INT, False, 2147483647) if size is None else narrow(compiler, size)
     arguments = [value, start, count]
     return compiler.strict(arguments, value.type, f"values.substring({', '.join(each.code for each in arguments)})")
 
@@ -539,6 +587,8 @@ def trim(compiler: Expressions, node: exp.Trim) -> Value:
 
 @handles(exp.Concat, exp.DPipe)
 def concat(compiler: Expressions, node: exp.Expr) -> Value:
+    if isinstance(node, exp.DPipe) and isinstance(node.right, (exp.Add, exp.Sub)):  # one after the other in Spark
+        raise wrong("|| and then + or -: put these in parentheses", node)
     nodes = [node.left, node.right] if isinstance(node, exp.DPipe) else node.expressions
     found = [as_text(compiler, each) for each in nodes]
     return compiler.strict(found, STRING, " + ".join(each.code for each in found))
@@ -578,6 +628,8 @@ def split(compiler: Expressions, node: exp.RegexpSplit) -> Value:
     value = of(compiler, node.this, STRING)
     separator = text_constant(compiler, node.expression, "separator of split")
     plain = separator.replace("\\", "", 1) if separator.startswith("\\") else separator
+    if separator != plain and plain[:1].isalnum():  # a class of letters, such as \\d
+        raise no_engine(f"split by the regular expression {separator!r}, only by a text", node)
     if not plain or node.args.get("limit") is not None:
         raise no_engine("split with a limit, or by nothing", node)
     if any(each in ".*+?[](){}^$|\\" for each in plain) and (len(plain) > 1 or plain == separator):
@@ -588,7 +640,7 @@ def split(compiler: Expressions, node: exp.RegexpSplit) -> Value:
 @handles(exp.SplitPart)
 def split_part(compiler: Expressions, node: exp.SplitPart) -> Value:
     value, separator = of(compiler, node.this, STRING), of(compiler, node.args["delimiter"], STRING)
-    at = whole(compiler, node.args["part_index"])
+    at = narrow(compiler, node.args["part_index"])
     arguments = [value, separator, at]
     return compiler.strict(arguments, STRING, f"values.split_part({', '.join(each.code for each in arguments)})")
 
@@ -654,18 +706,19 @@ def array(compiler: Expressions, node: exp.Array) -> Value:
 @handles(exp.Bracket)
 def item(compiler: Expressions, node: exp.Bracket) -> Value:
     value = compiler.value(node.this)
-    (at,) = [whole(compiler, each) for each in node.expressions]
+    one_based = node.args.get("offset") == 1
+    (at,) = [(narrow if one_based else whole)(compiler, each) for each in only(node.expressions, 1, node)]
     if value.type.element is None:
         raise wrong(f"{node.this.sql(dialect='spark')} is {value.type}, but must be an array", node)
     if node.args.get("safe"):
         raise no_engine("try_element_at", node)
-    name = "element_at" if node.args.get("offset") == 1 else "item"
+    name = "element_at" if one_based else "item"
     return compiler.strict([value, at], value.type.element, f"values.{name}({value.code}, {at.code})", True)
 
 
 @handles(exp.ArraySize, "cardinality")
 def size(compiler: Expressions, node: exp.Expr) -> Value:
-    value = compiler.value(node.expressions[0] if isinstance(node, exp.Anonymous) else node.this)
+    value = compiler.value(only(node.expressions, 1, node)[0] if isinstance(node, exp.Anonymous) else node.this)
     if value.type.element is None:
         raise wrong(f"size needs an array, not {value.type}", node)
     return compiler.strict([value], INT, f"len({value.code})")
@@ -690,12 +743,16 @@ def struct(compiler: Expressions, node: exp.Struct) -> Value:
         if isinstance(each, exp.Star):
             fields += [(found.name, found.value()) for found in compiler.columns]
         elif isinstance(each, exp.PropertyEQ):
+            if each.name == f"col{at + 1}" and isinstance(each.expression, (exp.Paren, exp.Dot)):
+                raise wrong(f"the field {each.expression.sql(dialect='spark')} needs a name: AS name", node)
             fields.append((each.name, compiler.value(each.expression)))
         else:
             named = each.output_name
             fields.append((named or f"col{at + 1}", compiler.value(each.unalias())))
     if any(value.type == DECIMAL for _, value in fields):
         raise no_engine("decimal: write 1.5D", node)
+    if not all(name for name, _ in fields):
+        raise no_engine("named_struct with a name that is no literal", node)
     code = f"({''.join(f'{value.code}, ' for _, value in fields)})"
     type = struct_of(tuple((name, value.type) for name, value in fields))
     return Value(compiler.function.variable(code), type, False)
@@ -732,12 +789,14 @@ def get_json_object(compiler: Expressions, node: exp.JSONExtractScalar) -> Value
 
 @handles(exp.CurrentTimestamp, "now")
 def now(compiler: Expressions, node: exp.Expr) -> Value:
+    if node.this and (not isinstance(node, exp.Anonymous) or node.expressions):
+        raise wrong("the time now has no operand", node)
     return Value("now", TIMESTAMP, False)
 
 
 @handles(*MICROS)
 def timestamp(compiler: Expressions, node: exp.Anonymous) -> Value:
-    (value,) = [whole(compiler, each) for each in node.expressions]
+    (value,) = [whole(compiler, each) for each in only(node.expressions, 1, node)]
     least, most = bounds(BIGINT)
     code = f"values.within({value.code} * {MICROS[node.name.lower()]}, {least}, {most})"
     return compiler.strict([value], TIMESTAMP, code)

@@ -33,6 +33,7 @@ SPACES: Final = BLANKS + "\x7f"
 """Around that of an integer or boolean, as UTF8String.trimAll of Spark does."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN: Final = 60
+BIGINT_DIGITS: Final = 19
 TEXT_MAX: Final = 64 * 1024**2  # characters that a replacement may make of a text
 ROWS_MAX: Final = 10_000  # of one message
 BYTES_MAX: Final = 64 * 1024**2  # of the rows of one message
@@ -151,7 +152,12 @@ def _whole(make: Callable[[float], int], value: float) -> int:
 def integer_of_text(text: str, type: SqlType) -> int:
     trimmed = text.strip(SPACES)
     least, most = bounds(type)
-    if INTEGER_TEXT.fullmatch(trimmed) is None or not least <= (value := int(trimmed)) <= most:
+    digits = trimmed.lstrip("+-").lstrip("0")
+    if (
+        INTEGER_TEXT.fullmatch(trimmed) is None
+        or len(digits) > BIGINT_DIGITS
+        or not least <= (value := int(digits or "0") * (-1 if trimmed[0] == "-" else 1)) <= most
+    ):
         raise RowFailed(f"{shown(text)} is no {type}: use try_cast for null")
     return value
 
