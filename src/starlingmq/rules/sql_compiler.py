@@ -31,9 +31,8 @@ from starlingmq.rules.sql_types import DECIMAL, DOUBLE, INT, PLAIN, STRING, SqlT
 
 try:
     import sqlglot
-    from sqlglot import exp
+    from sqlglot import TokenType, exp
     from sqlglot.errors import ParseError, TokenError
-    from sqlglot.tokens import TokenType
 except ImportError as error:
     raise ConfigError(f"the SQL of rules cannot be read ({error}): pip install 'starlingmq[rules]'") from None
 
