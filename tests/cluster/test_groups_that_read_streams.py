@@ -281,3 +281,17 @@ def test_the_position_survives_the_home() -> None:
         member.fake.send(Unsubscribe(2, [GROUP.encode()]))
         fleet.advance(1.0)
     assert consumers(again) == ["mqtt-group-g"], "not all nodes may have said yet what members they have"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_member_that_has_unsubscribed_keeps_what_it_has_for_ack_wait(place: int) -> None:
+    fleet = StreamFleet(3)
+    home = world(fleet, 0)
+    first, second = members(fleet, place, 2)
+    first.acknowledges = False
+    fill(home, 4)
+    had = first.read()
+    assert had and sorted(had + second.read()) == [1, 2, 3, 4]
+    first.fake.send(Unsubscribe(2, [GROUP.encode()]))
+    assert sorted(had + second.read(ACK_WAIT / 2)) == [1, 2, 3, 4]
+    assert sorted(second.read(ACK_WAIT)) == [1, 2, 3, 4]

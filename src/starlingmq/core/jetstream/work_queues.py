@@ -424,7 +424,7 @@ class WorkQueues:
                 self.due_at = self.ctx.now + RENEW_SECONDS
                 self.ctx.spend(len(queue.holders))
                 for seq, holding in queue.holders.items():
-                    if is_held(holding.session, holding.outgoing):
+                    if holding.session in queue.members and is_held(holding.session, holding.outgoing):
                         self._answer(queue, seq, PROGRESS)
 
     @staticmethod
