@@ -8,6 +8,7 @@ import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.stream_disk import DiskFleet
 from tests.cluster.stream_fleet import JetStreamPeer, StreamFleet
+from tests.cluster.test_streams_across_nodes import seen_by_all
 from tests.cluster.test_streams_read_by_mqtt import Reader, fill, world
 from tests.core.streams.stream_world import PUBACK, users
 
@@ -281,6 +282,83 @@ def test_the_position_survives_the_home() -> None:
         member.fake.send(Unsubscribe(2, [GROUP.encode()]))
         fleet.advance(1.0)
     assert consumers(again) == ["mqtt-group-g"], "not all nodes may have said yet what members they have"
+
+
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
+@pytest.mark.parametrize("filter", [GROUP, "$queue/S"])
+@pytest.mark.parametrize("hears", [False, True])
+def test_an_acknowledgement_of_an_earlier_stream_is_none_of_the_one_made_under_its_name(
+    filter: str, hears: bool
+) -> None:
+    """``hears``: the node of the earlier member learns at once that the stream was deleted."""
+    fleet = StreamFleet(3)
+    home = world(fleet, 3)
+    first = Reader(fleet, 1, "first", window=3)
+    first.acknowledges = False
+    first.subscribe(filter, earliest="")
+    assert first.read() == [1, 2, 3]
+    if not hears:
+        vars(fleet[1].cluster.streams.registry)["answered"] = lambda answer, now: None
+    assert home.api("STREAM.DELETE.S")["success"]
+    assert "error" not in home.make("S", "s.>")
+    seen_by_all(fleet, "S")
+    second = Reader(fleet, 2, "second", window=3)
+    second.acknowledges = False
+    second.subscribe(filter, earliest="")
+    fleet.advance(1.0)
+    fill(home, 3)
+    assert second.read() == [1, 2, 3]
+    first.acknowledge()
+    first.read()
+    consumer = "mqtt-group-g" if filter == GROUP else "mqtt-queue"
+    assert home.api(f"CONSUMER.INFO.S.{consumer}")["num_ack_pending"] == 3
+    second.acknowledge()
+    second.read()
+    assert home.api(f"CONSUMER.INFO.S.{consumer}")["num_ack_pending"] == 0
+
+
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
+def test_a_message_is_not_taken_for_that_of_an_earlier_stream_that_its_member_still_has() -> None:
+    fleet = StreamFleet(2)
+    home = world(fleet, 3)
+    member = Reader(fleet, 1, "m", window=4)
+    member.acknowledges = False
+    member.subscribe(GROUP, earliest="")
+    assert member.read() == [1, 2, 3]
+    vars(fleet[1].cluster.streams.registry)["answered"] = lambda answer, now: None
+    reads = fleet[1].cluster.streams.reads
+    shown = reads.shown
+    vars(reads)["shown"] = lambda node, frame, now: None if frame.left < 0 else shown(node, frame, now)  # lost
+    assert home.api("STREAM.DELETE.S")["success"]
+    assert "error" not in home.make("S", "s.>")
+    other = Reader(fleet, 0, "other", window=1)
+    other.acknowledges = False
+    other.subscribe(GROUP, earliest="")
+    fill(home, 2)
+    fleet.advance(11.0)  # the request is repeated
+    other.acknowledge()
+    other.read()
+    member.read()
+    assert sorted(each.payload for each in member.got[3:] + other.got) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("places", [(0, 0), (0, 1), (1, 0), (1, 2), (1, 1)])
+def test_the_refusal_of_an_earlier_delivery_of_a_queue_does_not_count(places: tuple[int, int]) -> None:
+    fleet = StreamFleet(3)
+    home = world(fleet, 0)
+    first, second = (Reader(fleet, place, f"m{number}", window=1) for number, place in enumerate(places))
+    first.acknowledges = second.acknowledges = False
+    first.subscribe("$queue/S")
+    fleet.advance(1.0)
+    fill(home, 1)
+    assert first.read() == [1]
+    second.subscribe("$queue/S")
+    assert second.read(ACK_WAIT + 5.0) == [1]
+    first.fake.send(Ack(PUBACK, first.got[0].packet_id, 0x80))
+    assert first.read(5.0) == [1], "the second member has it"
+    second.acknowledge()
+    second.read()
+    assert home.api("CONSUMER.INFO.S.mqtt-queue")["num_ack_pending"] == 0
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -317,6 +317,8 @@ class ClusterStreams(Subsystem):
             if isinstance(frame, Shown):
                 self._shown(node, frame)
             elif isinstance(frame, AckPassed):
+                if not frame.client and not self.reads.is_current(frame.subject, frame.payload):
+                    continue
                 requester = self._requester(node, frame.client)
                 self._hub.acknowledge_for(requester, frame.subject, frame.payload, frame.reply)
                 self._keep(requester)

@@ -13,7 +13,7 @@ from starlingmq.core.jetstream.hub import JetStream
 from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.jetstream.work_queues import WorkQueue, consumer_name
 from starlingmq.core.messages.message import Message
-from starlingmq.core.streams.acknowledgements import ack_subject
+from starlingmq.core.streams.acknowledgements import NAK, ack_subject, kind_of
 from starlingmq.core.streams.effects import DELETED
 from starlingmq.core.streams.far_read import FarRead, ReadTold
 from starlingmq.core.streams.feeder import Feeder
@@ -166,6 +166,21 @@ class FarReads:
         self.outbox.add(read.node, shown)
         if told.left <= 0:
             self._open.pop((read.node, read.reader), None)
+
+    def is_current(self, subject: bytes, payload: bytes) -> bool:
+        """Whether an acknowledgement of a queue's member is for the message that has its sequence now, and not for one
+        of an earlier stream of that name; a refusal: also for the last delivery."""
+        found = ack_subject(subject)
+        if found is None:
+            return False
+        name, _, consumer = found.name.decode(errors="replace").partition(".")
+        stream, seq = self._hub.streams.get(name), found.sequence
+        if stream is None or consumer not in stream.consumers or not stream.index.has(seq):
+            return True  # it changes nothing
+        if found.time != b"%d" % int(stream.index.time_of(seq) * 1e9):
+            return False
+        again = cast(BoundConsumer, stream.consumers[consumer]).consumer.pending.redelivered.get(seq, 0)
+        return kind_of(payload) != NAK or found.deliveries == again + 1
 
     def ended(self, node: int, reader: int, left: int) -> None:
         queue = None if left == STAYS else self._groups.pop((node, reader), None)

@@ -446,6 +446,9 @@ class FarReaders:
         outgoing = reading.having.get(told.sequence)
         if outgoing is None or not is_held(reading.session, outgoing):
             return False
+        known, found = ack_subject(reading.held.get(outgoing.ticket, b"")), ack_subject(told.reply)
+        if known is None or found is None or known.time != found.time:
+            return False  # of an earlier stream of that name
         reading.held[outgoing.ticket] = told.reply
         return True
 

@@ -640,6 +640,8 @@ class JetStream(JetStreamPort):
         reader.consumer.effects = []
         for effect in effects:
             if isinstance(effect, Deliver):
+                if reader.queue is not None and not isinstance(effect.requester, QueueMember):
+                    self.reads.queues.given_elsewhere(reader, effect.sequence)
                 self._deliver(effect)
             elif isinstance(effect, StatusMessage):
                 self._tell(effect)

@@ -414,6 +414,12 @@ class WorkQueues:
             self.due_at = self.ctx.now + RENEW_SECONDS
         self.delivery.transmit_acknowledged(session, client, self.delivery.window(session, client), outgoing)
 
+    def given_elsewhere(self, reader: BoundConsumer, seq: int) -> None:
+        """A client of NATS, or a member at another node, has got the message."""
+        earlier = cast(WorkQueue, reader.queue).holders.pop(seq, None)
+        if earlier is not None:
+            self._take_back(earlier)
+
     def turn(self) -> None:
         """Renew what members of groups have."""
         if self.due_at == 0.0 or self.ctx.now < self.due_at:

@@ -29,12 +29,14 @@ class AckSubject:
     deliveries: int
     sequence: int
     number: int
+    time: bytes  # when the message was published, in nanoseconds
 
-    def __init__(self, name: bytes, deliveries: int, sequence: int, number: int) -> None:
+    def __init__(self, name: bytes, deliveries: int, sequence: int, number: int, time: bytes) -> None:
         self.name = name
         self.deliveries = deliveries
         self.sequence = sequence
         self.number = number
+        self.time = time
 
 
 def ack_subject(subject: bytes) -> AckSubject | None:
@@ -49,7 +51,7 @@ def ack_subject(subject: bytes) -> AckSubject | None:
         return None
     if len(sequence) > DIGITS_MAX or len(number) > DIGITS_MAX or len(deliveries) > DIGITS_MAX:
         return None
-    return AckSubject(b"%b.%b" % (parts[at], parts[at + 1]), int(deliveries), int(sequence), int(number))
+    return AckSubject(b"%b.%b" % (parts[at], parts[at + 1]), int(deliveries), int(sequence), int(number), parts[at + 5])
 
 
 def kind_of(payload: bytes) -> int:
