@@ -284,6 +284,13 @@ def test_the_position_survives_the_home() -> None:
     assert consumers(again) == ["mqtt-group-g"], "not all nodes may have said yet what members they have"
 
 
+def known_members(fleet: Fleet, name: str) -> dict[tuple[int, int], None]:
+    """Those at other nodes, as the home of that name knows them."""
+    (home,) = [node for node in fleet.nodes if node.name == name]
+    (queue,) = home.state.jetstream.reads.queues._queues.values()
+    return queue.elsewhere
+
+
 @pytest.mark.interpreted_only("what is compiled cannot be patched")
 @pytest.mark.parametrize("filter", [GROUP, "$queue/S"])
 @pytest.mark.parametrize("hears", [False, True])
@@ -373,3 +380,66 @@ def test_a_member_that_has_unsubscribed_keeps_what_it_has_for_ack_wait(place: in
     first.fake.send(Unsubscribe(2, [GROUP.encode()]))
     assert sorted(had + second.read(ACK_WAIT / 2)) == [1, 2, 3, 4]
     assert sorted(second.read(ACK_WAIT)) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("unread", [0.0, 3.0])
+def test_a_home_that_restarts_is_told_of_members_that_are_away(unread: float) -> None:
+    """``unread``: for how long it cannot read which streams are its own."""
+    fleet = DiskFleet(3)
+    world(fleet, 0, storage="file")
+    away, _ = members(fleet, 1, 2)
+    away.fake.drop()
+    fleet.advance(1.0)
+    name = fleet[0].name
+    numbers = {node.cluster.number for node in fleet.nodes if node.name != name}
+    fleet.kill(name)
+    fleet.advance(5.0)
+    if unread:
+        fleet.etcd.lose_leader(fleet.now, unread)
+    fleet.serve(name)
+    fleet._connect_all()
+    fleet.advance(30.0)
+    assert {node for node, _ in known_members(fleet, name)} == numbers
+
+
+def test_the_group_is_kept_if_a_node_that_has_restarted_may_still_name_members() -> None:
+    fleet = StreamFleet(3)
+    home = world(fleet, 0)
+    away, last = members(fleet, 1, 2)
+    away.fake.drop()
+    fleet.advance(70.0)
+    fleet.restart(1)
+    for _ in range(200):
+        fleet.advance(0.02)
+        if fleet[0].cluster.streams.reaches_all() and len(known_members(fleet, fleet[0].name)) == 1:
+            break
+    else:
+        raise AssertionError("the home does not notice")
+    last.fake.send(Unsubscribe(2, [GROUP.encode()]))
+    fleet.advance(1.0)
+    assert consumers(home) == ["mqtt-group-g"]
+
+
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
+def test_a_member_whose_leaving_was_lost_with_the_connection_is_none_any_more() -> None:
+    fleet = StreamFleet(3)
+    home = world(fleet, 0)
+    first, last = members(fleet, 1, 2)
+    outbox = fleet[1].cluster.streams.outbox
+    add = outbox.add
+    vars(outbox)["add"] = lambda node, frame, stored=False: None
+    first.fake.send(Unsubscribe(2, [GROUP.encode()]))
+    fleet.advance(1.0)
+    vars(outbox)["add"] = add
+    assert len(known_members(fleet, fleet[0].name)) == 2
+    fleet._connect_all()
+    fleet.advance(1.0)
+    assert len(known_members(fleet, fleet[0].name)) == 1
+    last.fake.send(Unsubscribe(2, [GROUP.encode()]))
+    fleet.advance(1.0)
+    assert consumers(home) == ["mqtt-group-g"], "frames of other members may be lost, too"
+    (later,) = members(fleet, 1)
+    fleet.advance(70.0)
+    later.fake.send(Unsubscribe(2, [GROUP.encode()]))
+    fleet.advance(1.0)
+    assert consumers(home) == []

@@ -219,10 +219,13 @@ class ClusterStreams(Subsystem):
         return entry.home != self.name
 
     def connected(self, node: int) -> None:
+        self._hub.reads.queues.look()
         self._hub.reads.far_readers.look(node)
 
     def node_restarted(self, node: int) -> None:
+        self._hub.reads.queues.look()
         self._let_go(node)
+        self._hub.reads.far_readers.look(node)  # it has none of the members here
 
     def set_members(self, numbers: dict[int, None]) -> None:
         for node in {node for node, _ in self._far} | self.reads.nodes():

@@ -8,7 +8,7 @@ from typing import cast
 from starlingmq.cluster.streams.frame_outbox import FrameOutbox
 from starlingmq.cluster.streams.stream_frames import ReadAsked, ReadEnded, ReadShown
 from starlingmq.core.jetstream.bound_consumer import BoundConsumer
-from starlingmq.core.jetstream.far_streams import LOST, STAYS, UNSUBSCRIBED
+from starlingmq.core.jetstream.far_streams import ALL, LOST, STAYS, UNSUBSCRIBED
 from starlingmq.core.jetstream.hub import JetStream
 from starlingmq.core.jetstream.requesters import Requester
 from starlingmq.core.jetstream.work_queues import WorkQueue, consumer_name
@@ -137,7 +137,7 @@ class FarReads:
             self.tell(read, ReadTold(read, 0, 0))
             return
         read.made = stream.created
-        if not known:
+        if not known or read.count <= 0:
             self.tell(read, ReadTold(read, 0, 0))
         reader = cast(BoundConsumer, stream.consumers[name])
         if parsed.group:
@@ -183,6 +183,10 @@ class FarReads:
         return kind_of(payload) != NAK or found.deliveries == again + 1
 
     def ended(self, node: int, reader: int, left: int) -> None:
+        if reader == ALL:
+            for key in [key for key in self._groups if key[0] == node]:
+                self.ended(*key, LOST)
+            return
         queue = None if left == STAYS else self._groups.pop((node, reader), None)
         if queue is not None:
             queue.elsewhere.pop((node, reader), None)

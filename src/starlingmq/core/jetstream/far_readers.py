@@ -18,7 +18,8 @@ The law of ``$stream``:
 
 A queue is a consumer at the home, which delivers again what is not acknowledged. A session of it has no position. A
 shared group is one, too (core.jetstream.work_queues): this node renews what its connected members have, and says of
-which groups it has members (``announced``), also of those that are away.
+which groups it has members, also of those that are away, until the home has answered (``announced``). When the way to
+a home is new, members that it was not told to have left are none (``ALL``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import FACT_WITH, Write
 from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.groups.member_selection import accepts
-from starlingmq.core.jetstream.far_streams import LOST, STAYS, UNSUBSCRIBED, FarStreams
+from starlingmq.core.jetstream.far_streams import ALL, LOST, STAYS, UNSUBSCRIBED, FarStreams
 from starlingmq.core.jetstream.work_queues import (
     DELIVERIES,
     NAK_SECONDS,
@@ -74,7 +75,7 @@ class FarReading(Reading):
     made: float  # when the stream was made that ``next`` is of; 0.0: it is not known
     number: int  # of the reading
     home: int  # the node of its last request; 0: that was not reached
-    announced: bool  # that node knows this member of a group
+    announced: bool  # that node has answered, so it knows this member of a group
     asked: int  # number of its last request
     left: int
     heard_at: float
@@ -126,8 +127,12 @@ class FarReading(Reading):
     def wake(self) -> None:
         self.ready[self] = None
 
+    def is_unheard(self) -> bool:
+        """Whether its home is to say something: there is an open request, or it is a member of a group."""
+        return self.left != 0 or (self.parsed.group != b"" and self.home != 0 and not self.announced)
+
     def asks_at(self) -> float:
-        """When an open request counts as lost."""
+        """When a request that is not heard of counts as lost."""
         return self.heard_at + min(AGAIN_SECONDS * max(1, self.vain), AGAIN_SECONDS_MAX)
 
     def value(self) -> bytes:
@@ -211,12 +216,16 @@ class FarReaders:
         if reading.left != 0 and far is not None:
             reading.left = 0
             far.end_read(reading.home, reading.number, STAYS)
+        if reading.number in self._readings:
+            reading.wake()  # its home may not know it yet
 
     def look(self, node: int) -> None:
         """The way to that node is new, or, with 0, the homes of streams may be others."""
         far = self.far
         if far is None:
             return
+        if node != 0 and self._numbers != 0:
+            far.end_read(node, ALL, LOST)
         sessions: dict[Session, None] = {}
         for reading in list(self._readings.values()):
             if reading.parsed.competes() and node == 0:
@@ -229,6 +238,7 @@ class FarReaders:
                 continue
             if node == reading.home or far.home_of(reading.parsed.name) != reading.home:
                 reading.left = 0
+                reading.asked += 1  # answers to what was asked before are void
                 reading.announced = False
             if reading.left == 0:
                 self._ask_again(reading)
@@ -250,10 +260,10 @@ class FarReaders:
                     reading.wake()
                 elif reading.later:
                     self._plan(reading.later_until)
-                if reading.left != 0 and now >= reading.asks_at():
+                if reading.is_unheard() and now >= reading.asks_at():
                     reading.vain += 1
                     self._ask_again(reading)
-                elif reading.left != 0:
+                elif reading.is_unheard():
                     self._plan(reading.asks_at())
                 elif reading.home == 0:
                     reading.wake()
@@ -310,8 +320,6 @@ class FarReaders:
         reading.asked += 1
         reading.left = count
         reading.heard_at = self.ctx.now
-        if count != 0:
-            self._plan(reading.asks_at())
         read = FarRead(
             reading.number,
             reading.asked,
@@ -325,11 +333,15 @@ class FarReaders:
         )
         read.made = reading.made
         read.group = parsed.group
-        reading.home = far.ask_read(read)
-        reading.announced = reading.home != 0
-        if reading.home == 0:
+        home = far.ask_read(read)
+        if home != reading.home:
+            reading.home = home
+            reading.announced = False
+        if home == 0:
             reading.left = 0
             self._plan(self.ctx.now + LOOK_SECONDS)
+        elif reading.is_unheard():
+            self._plan(reading.asks_at())
 
     # From the home
 
@@ -342,13 +354,16 @@ class FarReaders:
         if reading.parsed.competes():  # messages of an earlier request are as good
             reading.made = told.made
             self._take_of_queue(reading, told)
-        if told.number != reading.asked or reading.left == 0:
+        if told.number != reading.asked:
             return reading.left != 0
         if told.left < 0:
             self.subscribing.unsubscribe(reading.session, reading.whole)
             return False
+        reading.announced = True
         reading.heard_at = self.ctx.now
         reading.vain = 0
+        if reading.left == 0:
+            return told.left <= 0
         follows = told.after == reading.next or (told.after == 0 and told.left == reading.left)  # the first answer
         reading.left = told.left
         if follows and not reading.parsed.competes():

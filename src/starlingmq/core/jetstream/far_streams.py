@@ -14,6 +14,7 @@ from starlingmq.core.streams.far_read import FarRead, ReadTold
 STAYS: Final = 0  # a member of its group
 LOST: Final = 1  # it was a member, and its session has ended
 UNSUBSCRIBED: Final = 2
+ALL: Final = 0  # in place of the number of a reader: all members of groups of which the home is not told again
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -29,7 +29,8 @@ The law of a group, where it is another than that of a queue:
   with one at QoS 2 [MQTT-4.8.2-5].
 - It has no say in what the stream keeps.
 - It ends when its last member unsubscribes, at any node, if the home can know that: all nodes are reached, and have had
-  ``KNOWN_SECONDS`` to say what members they have. Otherwise, and if the last member was lost, it is kept for some days.
+  ``KNOWN_SECONDS`` to say what members they have, since the home or the way to them is new. Otherwise, and if the last
+  member was lost, it is kept for some days.
 """
 
 from __future__ import annotations
@@ -282,6 +283,12 @@ class WorkQueues:
         else:
             reader.consumer.stay(self.ctx.now)
             queue.wake()
+
+    def look(self) -> None:
+        """The way to a node is new, or it has restarted: it has not said yet which members it has."""
+        for queue in self._queues.values():
+            if queue.is_group:
+                queue.known_at = self.ctx.now + KNOWN_SECONDS
 
     def keeps(self, reader: BoundConsumer) -> bool:
         """Whether a group that nothing was asked of has members, who may be away."""
