@@ -17,7 +17,7 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 async def outcome(answer: Answer, token: bytes | None = None, directory: Path = Path()) -> str:
-    """What a batch comes to: "" if it is stored."""
+    """The outcome of a batch: "" if it is stored."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What clients publish, and what rows become, never ends the work of a rule: the next message has its result."""
+"""No message and no row ends the work of a rule: the next message has its result."""
 
 from __future__ import annotations
 

@@ -17,8 +17,9 @@ import pytest
 
 import nats
 from starlingmq.cli.local_cluster import free_ports
-from starlingmq.client import Client, ConnectFailed
+from starlingmq.client import Client
 from tests.bridges.real import starlingmq
+from tests.bridges.test_bridge_rounds import connected
 from tests.cli.commands import run
 from tests.few import few
 from tests.patience import within
@@ -31,17 +32,6 @@ SQL: Final = (
     "select 'out' as topic, concat(n, '.', row) as payload, 2 as qos from rows lateral view explode(xs) t as row"
 )
 DECODE: Final = {"format": "json", "schema": "n int, xs array<int>"}
-
-
-async def connected(client: Client) -> None:
-    async with within(SECONDS):
-        while True:
-            try:
-                await client.connect()
-            except ConnectFailed:
-                await asyncio.sleep(0.02)
-            else:
-                return
 
 
 async def read(url: str, came: list[str], ready: asyncio.Event) -> None:

@@ -87,7 +87,6 @@ class RuleProgram:
                 raise RuleError(f"steps[{number}].sql{place}: {error}") from None
             tables[step.name.lower()] = last
         self.columns = tuple((each.name, each.type) for each in last)
-        self._names = [name for name, _ in self.columns]
         result = [each.value() for each in last]
         self._run = function.compiled("topic, payload, qos, retain, pairs, d, now", result)
         self._wants_pairs = any("pairs" in line for line in function.lines)

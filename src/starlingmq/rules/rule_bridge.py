@@ -22,6 +22,7 @@ from starlingmq.client.options import V5
 from starlingmq.config.rules_section import RuleLane
 from starlingmq.config.secret_masking import without_login
 from starlingmq.config.section_types import ConfigError
+from starlingmq.core.publish.dead_letters import REASON, TOPIC
 from starlingmq.net.driver import Driver
 from starlingmq.rules.rule_flow import ALL, HEAD, Arrived, Publication, RuleFlow, Work
 from starlingmq.rules.sql_values import BYTES_MAX, ROWS_MAX, RowFailed, printable, size_of
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starlingmq")
 
-REASON: Final = "starlingmq-reason"  # a User Property of dead letters
-RULE: Final = "starlingmq-rule"  # the same: the name of the rule
+RULE: Final = "starlingmq-rule"  # a User Property of dead letters: the name of the rule
 TURN_SECONDS: Final = 0.02  # of work on messages, until the loop has its turn
 LOG_SECONDS: Final = 10.0  # until the next failure of a message is logged
 
@@ -258,7 +258,7 @@ class RuleBridge(SessionBridge):
         said = f"{printable(topic)}: {reason}"
         letters: list[Publication] = []
         if self.rule.dead_letter is not None:
-            pairs: Any = [(RULE, self.rule.name), (REASON, reason), ("topic", topic)]
+            pairs: Any = [(RULE, self.rule.name), (REASON, reason), (TOPIC, topic)]
             qos = min(1, self._driver.state.ctx.max_qos)
             try:
                 properties = encode_property_bytes({USER_PROPERTY: pairs})
